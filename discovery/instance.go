@@ -1,0 +1,64 @@
+// Package discovery holds what registries say about a pool's brokers: instances, updates, and the rules by which an
+// update becomes a pool's membership. It knows no Kafka and imports no other kvip package; each registry is one file of
+// package discovery/provider.
+package discovery
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"time"
+)
+
+// Instance is one broker endpoint as a registry tells it.
+type Instance struct {
+	// ID is the registry's own name for the entry, for logs and status.
+	ID string
+	// Host and Port are where kvip dials the broker. Host is a name or a bare IP (no brackets).
+	Host string
+	Port int
+	// NodeID is the broker's node id when the registry knows it (Consul: meta "node_id"), else -1.
+	NodeID int32
+	// Rack is the registry's opinion of the broker's rack (Consul: meta "rack"), "" when it has none.
+	Rack string
+	// Weight is the share relative to the other members, 1 by default, 0 drains.
+	Weight int
+	// Warning says that the registry serves the entry under a warning (a Consul check at warning).
+	Warning bool
+	// Source is the provider that told it ("static", "consul").
+	Source string
+}
+
+// Addr is Host:Port as net.Dial takes it, the identity of a member within a pool.
+func (i Instance) Addr() string { return net.JoinHostPort(i.Host, strconv.Itoa(i.Port)) }
+
+// Update is one whole answer of a provider. A failed read is an Update with Err set and no instances: it never changes
+// the membership, only what status shows.
+type Update struct {
+	// Provider names the provider instance, unique within a pool ("consul", "static").
+	Provider string
+	// Instances is the complete list, one entry an Addr. Empty is a proposal, not an order.
+	Instances []Instance
+	// Skipped are the entries that the provider did not take, each with its countable reason.
+	Skipped []Skipped
+	// Stale says that the answer may lag the truth (a Consul read without a leader).
+	Stale bool
+	// Err is why the read failed.
+	Err error
+	// At is when the answer was complete.
+	At time.Time
+}
+
+// Skipped is an entry that a provider left out.
+type Skipped struct {
+	ID     string
+	Addr   string
+	Reason string // snake_case, bounded set, fit for a metric label: "critical", "maintenance", "no_port", "duplicate", "tag"
+}
+
+// Provider watches one registry. Run blocks until ctx ends and calls publish, from one goroutine, with each whole answer
+// (changed or not) and each failure; it retries by itself and returns only ctx's error.
+type Provider interface {
+	Name() string
+	Run(ctx context.Context, publish func(Update)) error
+}
