@@ -1,0 +1,111 @@
+package wire
+
+// MetadataRequest is a Metadata request (key 3), versions 0-13, parsed in place. The zero value of each field is what
+// older versions mean by leaving it out, but for AutoCreate, which they always mean.
+type MetadataRequest struct {
+	// All asks for every topic: null from v1 on, an empty list in v0.
+	All bool
+	// Count is how many topics are named or given by id; 0 with All false asks for brokers only.
+	Count int
+	// AutoCreate is allow_auto_topic_creation (v4+; before, always true).
+	AutoCreate bool
+	// ClusterOps (v8-10) and TopicOps (v8+) ask for authorized operations, which depend on who asks.
+	ClusterOps, TopicOps bool
+
+	topics  []byte
+	version int16
+	tags    int
+}
+
+// MetadataTopic is one topic of the request.
+type MetadataTopic struct {
+	// Name aliases the frame; it is nil when null (v10+ gives ids).
+	Name []byte
+	// ID is zero when the topic is given by name.
+	ID [16]byte
+}
+
+// ParseMetadata reads the body of a Metadata request of a version from 0 to 13. Bytes after the body are ignored, as a
+// broker ignores them.
+func ParseMetadata(body []byte, version int16, tagLimit int) (MetadataRequest, Fault) {
+	q := MetadataRequest{AutoCreate: true, version: version, tags: tagLimit}
+	flexible := version >= 9
+	r := reader{b: body}
+	n := int64(0)
+	if flexible {
+		n = int64(r.uvarint()) - 1
+	} else {
+		n = int64(r.int32())
+	}
+	switch {
+	case r.bad, n < -1, n == -1 && version == 0:
+		return q, FaultBody
+	case n == -1, n == 0 && version == 0:
+		q.All = true
+	case n > int64(len(r.b))/minTopic(version):
+		return q, FaultBody // more topics than the bytes left can hold
+	default:
+		q.Count = int(n)
+	}
+	q.topics = r.b
+	for range q.Count {
+		q.topic(&r)
+	}
+	q.topics = q.topics[:len(q.topics)-len(r.b)]
+	if version >= 4 {
+		q.AutoCreate = r.bool()
+	}
+	if version >= 8 && version <= 10 {
+		q.ClusterOps = r.bool()
+	}
+	if version >= 8 {
+		q.TopicOps = r.bool()
+	}
+	if flexible {
+		r.tags(tagLimit)
+	}
+	if r.bad {
+		return q, FaultBody
+	}
+	return q, OK
+}
+
+// minTopic is the fewest bytes that one topic of a request takes.
+func minTopic(version int16) int64 {
+	switch {
+	case version >= 10:
+		return 18 // id, null name, no tags
+	default:
+		return 2 // an empty name's length, or a compact one's and no tags
+	}
+}
+
+func (q *MetadataRequest) topic(r *reader) (t MetadataTopic) {
+	if q.version >= 10 {
+		copy(t.ID[:], r.take(16))
+		t.Name, _ = r.nullable(true)
+	} else {
+		t.Name = r.str(q.version >= 9)
+	}
+	if q.version >= 9 {
+		r.tags(q.tags)
+	}
+	return t
+}
+
+// TopicIter walks over a parsed request's topics.
+type TopicIter struct {
+	q *MetadataRequest
+	r reader
+}
+
+// Topics returns an iterator; it needs a request that parsed without a fault.
+func (q *MetadataRequest) Topics() TopicIter { return TopicIter{q: q, r: reader{b: q.topics}} }
+
+// Next returns the next topic, and false after the last.
+func (it *TopicIter) Next() (MetadataTopic, bool) {
+	if len(it.r.b) == 0 {
+		return MetadataTopic{}, false
+	}
+	return it.q.topic(&it.r), true
+}
