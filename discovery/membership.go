@@ -1,6 +1,10 @@
 package discovery
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -39,46 +43,289 @@ type Rules struct {
 //
 // It has no clock, no lock and no goroutine: every call takes the time. Watcher drives it.
 type Membership struct {
-	rules Rules
+	rules      Rules
+	lists      map[string]map[string]*entry // by provider, by Addr
+	members    map[string]Instance          // by Addr
+	tombstones map[string]bool
+	generation uint64
+}
+
+// entry is what one provider says, or last said, about one address.
+type entry struct {
+	instance Instance
+	listed   bool
+	// The rest is about an entry that is listed no more: the non-stale reads that lacked it.
+	reads       int
+	first, last time.Time
+	explicit    bool
 }
 
 // NewMembership returns a membership without members.
-func NewMembership(r Rules) *Membership { return &Membership{rules: r} }
+func NewMembership(r Rules) *Membership {
+	if r.ShrinkHold <= 0 {
+		r.ShrinkHold = DefaultShrinkHold
+	}
+	if r.Probe == nil {
+		r.Probe = func(string) ProbeState { return Unprobed }
+	}
+	m := &Membership{rules: r, lists: map[string]map[string]*entry{}, members: map[string]Instance{}}
+	for _, p := range r.Providers {
+		m.lists[p] = map[string]*entry{}
+	}
+	return m
+}
 
 // Restore makes members of what the last run left on disk, to be confirmed by the providers as any member is. It is for
-// the start, before the first Apply. ok is false when members is empty.
-func (m *Membership) Restore(members []Instance, now time.Time) (v View, ok bool) { return View{}, false }
+// the start, before the first Apply. ok is false when there is nothing usable in members.
+func (m *Membership) Restore(members []Instance, now time.Time) (v View, ok bool) {
+	var changes []Change
+	for _, in := range members {
+		addr := in.Addr()
+		if _, dup := m.members[addr]; dup || !usable(in) || m.tombstones[addr] {
+			continue
+		}
+		m.members[addr] = in
+		changes = append(changes, Change{Op: Added, Instance: in, Cause: CauseRestored, Detail: "known from the last run"})
+		// A member whose provider is gone from the configuration is everybody's to confirm.
+		for name, list := range m.lists {
+			if _, known := m.lists[in.Source]; !known || name == in.Source {
+				list[addr] = &entry{instance: in}
+			}
+		}
+	}
+	return m.view(changes, now)
+}
 
-// Apply takes one update. ok says that the membership changed, and v is the new view.
-func (m *Membership) Apply(u Update, now time.Time) (v View, ok bool) { return View{}, false }
+// Apply takes one update; one of a provider that Rules do not name is ignored. ok says that the membership changed, and v
+// is the new view.
+func (m *Membership) Apply(u Update, now time.Time) (v View, ok bool) {
+	m.file(u, now)
+	return m.decide(now)
+}
 
-// Tick reconsiders what is held back, because time has passed or a probe has changed its mind.
-func (m *Membership) Tick(now time.Time) (v View, ok bool) { return View{}, false }
+// file notes what an update says.
+func (m *Membership) file(u Update, now time.Time) {
+	list, known := m.lists[u.Provider]
+	if !known || u.Err != nil {
+		return
+	}
+	seen := make(map[string]bool, len(u.Instances))
+	for _, in := range u.Instances {
+		addr := in.Addr()
+		if seen[addr] || !usable(in) {
+			continue
+		}
+		seen[addr] = true
+		list[addr] = &entry{instance: in, listed: true}
+	}
+	for addr, e := range list {
+		switch _, member := m.members[addr]; {
+		case seen[addr] || u.Stale:
+		case !member:
+			delete(list, addr)
+		default:
+			e.listed, e.explicit = false, u.Explicit
+			if e.reads == 0 {
+				e.first = now
+			}
+			e.reads++
+			e.last = now
+		}
+	}
+}
+
+// Tick reconsiders what is held back, because a probe has changed its mind.
+func (m *Membership) Tick(now time.Time) (v View, ok bool) { return m.decide(now) }
 
 // SetTombstones replaces the addresses that an operator has removed: they are no members, whatever a registry lists.
 func (m *Membership) SetTombstones(addrs []string, now time.Time) (v View, ok bool) {
-	return View{}, false
+	m.bury(addrs)
+	return m.decide(now)
+}
+
+func (m *Membership) bury(addrs []string) {
+	m.tombstones = make(map[string]bool, len(addrs))
+	for _, a := range addrs {
+		m.tombstones[a] = true
+	}
 }
 
 // Members returns the current members, ascending by Addr.
-func (m *Membership) Members() []Instance { return nil }
+func (m *Membership) Members() []Instance {
+	out := slices.Collect(maps.Values(m.members))
+	sortByAddr(out)
+	return out
+}
 
-// Held returns the members that no provider lists and that stay for now, ascending by Addr.
-func (m *Membership) Held() []Held { return nil }
+// usable says whether an instance can be dialled at all; providers skip the others with a reason.
+func usable(in Instance) bool { return in.Host != "" && in.Port > 0 && in.Port < 1<<16 }
 
-// Next returns the providers that must read again before anything that is held can go, and when. ok is false when
-// nothing waits for a read.
-func (m *Membership) Next() (at time.Time, providers []string, ok bool) { return time.Time{}, nil, false }
+// merged folds what the providers list into one instance an address.
+func (m *Membership) merged() map[string]Instance {
+	out := map[string]Instance{}
+	for _, name := range m.rules.Providers {
+		for addr, e := range m.lists[name] {
+			if !e.listed || m.tombstones[addr] {
+				continue
+			}
+			in, have := out[addr]
+			if !have {
+				out[addr] = e.instance
+				continue
+			}
+			if in.Rack == "" {
+				in.Rack = e.instance.Rack
+			}
+			if in.NodeID < 0 {
+				in.NodeID = e.instance.NodeID
+			}
+			out[addr] = in
+		}
+	}
+	return out
+}
 
-// Held is a member that the registry no longer lists and that is still a member.
+// decide brings the members in line with the lists, as far as the rules let it.
+func (m *Membership) decide(now time.Time) (View, bool) {
+	var changes []Change
+	listed := m.merged()
+	for addr, in := range listed {
+		was, have := m.members[addr]
+		m.members[addr] = in
+		if !have {
+			changes = append(changes, Change{Op: Added, Instance: in, Cause: CauseListed, Detail: "listed by " + in.Source})
+		} else if d := differences(was, in); d != "" {
+			changes = append(changes, Change{Op: Changed, Instance: in, Was: was, Cause: CauseUpdated, Detail: d})
+		}
+	}
+	var leaving []Change
+	for addr, in := range m.members {
+		if _, still := listed[addr]; still {
+			continue
+		}
+		if cause, detail := m.mayGo(addr, len(listed) > 0); cause != "" {
+			leaving = append(leaving, Change{Op: Removed, Instance: in, Cause: cause, Detail: detail})
+		}
+	}
+	if len(leaving) > 0 && len(leaving) == len(m.members) {
+		leaving = m.spareOne(leaving)
+	}
+	for _, c := range leaving {
+		addr := c.Instance.Addr()
+		delete(m.members, addr)
+		for _, list := range m.lists {
+			if e := list[addr]; e != nil && !e.listed {
+				delete(list, addr)
+			}
+		}
+	}
+	return m.view(append(changes, leaving...), now)
+}
+
+// mayGo says why a member that is not to be had from the lists may go now, "" when it must stay.
+func (m *Membership) mayGo(addr string, anyListed bool) (Cause, string) {
+	if m.tombstones[addr] {
+		return CauseTombstone, "removed by an operator"
+	}
+	if !anyListed {
+		return "", ""
+	}
+	cause, detail := CauseExplicit, "no longer in the configuration"
+	for _, name := range m.rules.Providers {
+		e := m.lists[name][addr]
+		switch {
+		case e == nil || e.reads > 0 && e.explicit:
+		case e.reads == 0:
+			return "", "" // restored, and this provider has not answered yet
+		case m.rules.Probe(addr) == Failing:
+			cause, detail = CauseFailed, "gone from "+name+", and its own probe fails"
+		case !e.last.Before(e.first.Add(m.rules.ShrinkHold)):
+			cause, detail = CauseHeld, fmt.Sprintf("gone from %s for %v, in %d reads", name, e.last.Sub(e.first).Round(time.Second), e.reads)
+		default:
+			return "", ""
+		}
+	}
+	return cause, detail
+}
+
+// spareOne takes the best member out of a list that would leave none: one whose probe passes, else the first.
+func (m *Membership) spareOne(leaving []Change) []Change {
+	slices.SortFunc(leaving, func(a, b Change) int { return strings.Compare(a.Instance.Addr(), b.Instance.Addr()) })
+	spare := max(0, slices.IndexFunc(leaving, func(c Change) bool { return m.rules.Probe(c.Instance.Addr()) == Passing }))
+	return slices.Delete(leaving, spare, spare+1)
+}
+
+func (m *Membership) view(changes []Change, now time.Time) (View, bool) {
+	if len(changes) == 0 {
+		return View{}, false
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Instance.Addr(), b.Instance.Addr()) })
+	m.generation++
+	return View{Generation: m.generation, Members: m.Members(), Changes: changes, At: now}, true
+}
+
+// Held is a member that no provider lists and that is still a member.
 type Held struct {
 	Addr string `json:"addr"`
-	// Since is the first non-stale read that lacked it.
-	Since time.Time `json:"since"`
+	// Since is the first non-stale read that lacked it, zero when none has answered yet.
+	Since time.Time `json:"since,omitzero"`
 	// Due is when the hold ends.
-	Due time.Time `json:"due"`
+	Due time.Time `json:"due,omitzero"`
 	// Reads are the non-stale reads that lacked it.
 	Reads int `json:"reads"`
 	// Why says what keeps it.
 	Why string `json:"why"`
+}
+
+// Held returns the members that no provider lists and that stay for now, ascending by Addr.
+func (m *Membership) Held() []Held {
+	listed := m.merged()
+	var out []Held
+	for _, in := range m.Members() {
+		addr := in.Addr()
+		if _, ok := listed[addr]; ok {
+			continue
+		}
+		h := Held{Addr: addr, Why: "waits for its hold and one more read"}
+		for _, list := range m.lists {
+			if e := list[addr]; e != nil && e.first.After(h.Since) {
+				h.Since, h.Due, h.Reads = e.first, e.first.Add(m.rules.ShrinkHold), e.reads
+			}
+		}
+		switch {
+		case len(listed) == 0:
+			h.Why = "no provider lists any broker"
+		case m.tombstones[addr]:
+			h.Why = "last member"
+		case h.Reads == 0:
+			h.Why = "its provider has not answered yet"
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+// Next returns the providers that must read once more before the first held member can go, and when. ok is false when
+// nothing waits for a read.
+func (m *Membership) Next() (at time.Time, providers []string, ok bool) {
+	listed := m.merged()
+	if len(listed) == 0 {
+		return time.Time{}, nil, false
+	}
+	for _, name := range m.rules.Providers {
+		for addr, e := range m.lists[name] {
+			due := e.first.Add(m.rules.ShrinkHold)
+			_, shown := listed[addr]
+			if e.listed || shown || e.reads == 0 || e.explicit || !e.last.Before(due) {
+				continue
+			}
+			if !ok || due.Before(at) {
+				at, providers, ok = due, nil, true
+			}
+			if due.Equal(at) && !slices.Contains(providers, name) {
+				providers = append(providers, name)
+			}
+		}
+	}
+	return at, providers, ok
 }
