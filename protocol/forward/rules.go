@@ -92,7 +92,7 @@ var Rules = map[int16]Class{
 	68: Coordinator, // ConsumerGroupHeartbeat
 	69: Read,        // ConsumerGroupDescribe
 	70: Internal,    // ControllerRegistration
-	71: Read,        // GetTelemetrySubscriptions
+	71: Once,        // GetTelemetrySubscriptions: gives out client instance ids
 	72: Once,        // PushTelemetry
 	73: Internal,    // AssignReplicasToDirs
 	74: Read,        // ListConfigResources
