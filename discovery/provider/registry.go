@@ -3,7 +3,13 @@
 package provider
 
 import (
+	"cmp"
+	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,11 +31,24 @@ type Deps struct {
 	// Name is the provider's name within its pool; "" is the type's.
 	Name   string
 	Consul ConsulSettings
-	Log    *zap.Logger
+	// Log gets what is wrong with single entries; nil is no log.
+	Log *zap.Logger
 	// Now is the clock that stamps updates; nil is time.Now.
 	Now func() time.Time
 	// Transport carries HTTP requests; nil is the provider's own. For tests.
 	Transport http.RoundTripper
+}
+
+// withDefaults fills in what may be left out.
+func (d Deps) withDefaults(name string) Deps {
+	d.Name = cmp.Or(d.Name, name)
+	if d.Log == nil {
+		d.Log = zap.NewNop()
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	return d
 }
 
 // Entry describes one provider type.
@@ -55,3 +74,42 @@ type FieldError struct {
 }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem + "; " + e.Fix }
+
+// splitAddr reads a configured host:port.
+func splitAddr(addr string) (host string, port int, err error) {
+	host, p, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, fmt.Errorf("%q is not host:port", addr)
+	}
+	n, err := strconv.ParseUint(p, 10, 16)
+	if err != nil || n == 0 {
+		return "", 0, fmt.Errorf("%q has no port from 1 to 65535", addr)
+	}
+	if host, err = cleanHost(host); err != nil {
+		return "", 0, fmt.Errorf("%q: %w", addr, err)
+	}
+	return host, int(n), nil
+}
+
+// maxHost is the longest name that DNS knows.
+const maxHost = 253
+
+// cleanHost brings a host into the one spelling that an Addr is compared by, and refuses what nothing can be dialled by.
+func cleanHost(host string) (string, error) {
+	host = strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip = ip.Unmap(); ip.IsUnspecified() || ip.IsMulticast() {
+			return "", fmt.Errorf("%s is no address to connect to", ip)
+		}
+		return ip.String(), nil
+	}
+	if host == "" || len(host) > maxHost || strings.IndexFunc(host, notInName) >= 0 {
+		return "", fmt.Errorf("%.60q is no host name", host)
+	}
+	return host, nil
+}
+
+// notInName says which characters cannot be in a name that resolvers are asked for. It is lenient: underscores are in use.
+func notInName(r rune) bool {
+	return r != '.' && r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
+}

@@ -1,6 +1,13 @@
 package provider
 
-import "github.com/kvip/kvip/discovery"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvip/kvip/discovery"
+)
 
 // StaticConfig is `discovery: {type: static, brokers: [...]}`.
 type StaticConfig struct {
@@ -19,8 +26,104 @@ type StaticBroker struct {
 	NodeID *int32 `yaml:"node_id"`
 }
 
+// UnmarshalYAML takes either form.
+func (b *StaticBroker) UnmarshalYAML(unmarshal func(any) error) error {
+	if unmarshal(&b.Address) == nil {
+		return nil
+	}
+	type mapping StaticBroker
+	return unmarshal((*mapping)(b))
+}
+
+// maxWeight is the largest weight, as in Consul.
+const maxWeight = 65535
+
 // Validate implements Config.
-func (c *StaticConfig) Validate() error { return nil }
+func (c *StaticConfig) Validate() error {
+	if len(c.Brokers) == 0 {
+		return &FieldError{Field: "brokers", Problem: "lists no broker", Fix: "give at least one host:port"}
+	}
+	var errs []error
+	first := map[string]int{}
+	for i, b := range c.Brokers {
+		field := fmt.Sprintf("brokers[%d]", i)
+		in, err := b.instance()
+		if err != nil {
+			errs = append(errs, &FieldError{Field: field, Problem: err.Error(), Fix: "write host:port, e.g. kafka-1.example.com:9092"})
+			continue
+		}
+		if at, dup := first[in.Addr()]; dup {
+			errs = append(errs, &FieldError{Field: field, Problem: fmt.Sprintf("%s is brokers[%d] already", in.Addr(), at), Fix: "list each broker once"})
+		} else {
+			first[in.Addr()] = i
+		}
+		if in.Weight < 0 || in.Weight > maxWeight {
+			errs = append(errs, &FieldError{Field: field + ".weight", Problem: fmt.Sprintf("%d is no weight", in.Weight), Fix: fmt.Sprintf("write 0 (drain) to %d", maxWeight)})
+		}
+		if b.NodeID != nil && *b.NodeID < 0 {
+			errs = append(errs, &FieldError{Field: field + ".node_id", Problem: fmt.Sprintf("%d is no node id", *b.NodeID), Fix: "write the broker's node.id, or leave it out"})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (b StaticBroker) instance() (discovery.Instance, error) {
+	host, port, err := splitAddr(b.Address)
+	in := discovery.Instance{ID: b.Address, Host: host, Port: port, Rack: b.Rack, NodeID: -1, Weight: 1}
+	if b.Weight != nil {
+		in.Weight = *b.Weight
+	}
+	if b.NodeID != nil {
+		in.NodeID = *b.NodeID
+	}
+	return in, err
+}
 
 // Build implements Config.
-func (c *StaticConfig) Build(deps Deps) (discovery.Provider, error) { return nil, nil }
+func (c *StaticConfig) Build(deps Deps) (discovery.Provider, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	deps = deps.withDefaults("static")
+	s := &static{name: deps.Name, now: deps.Now, refresh: make(chan struct{}, 1)}
+	for _, b := range c.Brokers {
+		in, err := b.instance()
+		if err != nil {
+			return nil, err
+		}
+		in.Source = deps.Name
+		s.instances = append(s.instances, in)
+	}
+	return s, nil
+}
+
+// static says the same list at the start and whenever it is asked.
+type static struct {
+	name      string
+	instances []discovery.Instance
+	now       func() time.Time
+	refresh   chan struct{}
+}
+
+// Name implements discovery.Provider.
+func (s *static) Name() string { return s.name }
+
+// Refresh implements discovery.Refresher.
+func (s *static) Refresh() {
+	select {
+	case s.refresh <- struct{}{}:
+	default:
+	}
+}
+
+// Run implements discovery.Provider.
+func (s *static) Run(ctx context.Context, publish func(discovery.Update)) error {
+	for {
+		publish(discovery.Update{Provider: s.name, Instances: s.instances, Explicit: true, At: s.now()})
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.refresh:
+		}
+	}
+}

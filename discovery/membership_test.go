@@ -1,0 +1,255 @@
+package discovery
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func at(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+
+// brokers makes instances of one-letter hosts: "a" is a:9092.
+func brokers(names string) []Instance {
+	var out []Instance
+	for _, n := range strings.Fields(names) {
+		out = append(out, Instance{ID: n, Host: n, Port: 9092, NodeID: -1, Weight: 1, Source: "reg"})
+	}
+	return out
+}
+
+func update(names string) Update { return Update{Provider: "reg", Instances: brokers(names)} }
+
+func stale(u Update) Update    { u.Stale = true; return u }
+func explicit(u Update) Update { u.Explicit = true; return u }
+func from(name string, u Update) Update {
+	u.Provider = name
+	u.Instances = slices.Clone(u.Instances)
+	for i := range u.Instances {
+		u.Instances[i].Source = name
+	}
+	return u
+}
+
+func hosts(in []Instance) string {
+	var out []string
+	for _, i := range in {
+		out = append(out, i.Host)
+	}
+	return strings.Join(out, " ")
+}
+
+// probes is what the probe says of a host: "a+" passes, "a-" fails.
+type probes map[string]ProbeState
+
+func (p probes) of(addr string) ProbeState { return p[strings.TrimSuffix(addr, ":9092")] }
+
+func TestMembershipHoldsWhatTheRegistryTakesBack(t *testing.T) {
+	failed := Update{Provider: "reg", Err: errTest}
+	type step struct {
+		at   int
+		do   Update // a zero Update is a Tick
+		want string // members after it
+	}
+	tests := []struct {
+		name  string
+		probe probes
+		steps []step
+	}{
+		{name: "a newcomer is taken at once", steps: []step{
+			{0, update("a"), "a"}, {1, update("a b"), "a b"}}},
+		{name: "an empty answer never empties the pool", steps: []step{
+			{0, update("a b"), "a b"}, {1, update(""), "a b"}, {61, update(""), "a b"}, {900, update(""), "a b"}}},
+		{name: "an empty answer drops not even who fails", probe: probes{"a": Failing, "b": Failing}, steps: []step{
+			{0, update("a b"), "a b"}, {1, update(""), "a b"}, {200, update(""), "a b"}}},
+		{name: "a failed read changes nothing and counts for nothing", steps: []step{
+			{0, update("a b"), "a b"}, {1, failed, "a b"}, {2, update("a"), "a b"}, {62, failed, "a b"}, {70, failed, "a b"}, {71, update("a"), "a"}}},
+		{name: "a removal is honoured by two reads a hold apart", steps: []step{
+			{0, update("a b"), "a b"}, {1, update("a"), "a b"}, {60, update("a"), "a b"}, {61, update("a"), "a"}}},
+		{name: "time alone removes nobody", steps: []step{
+			{0, update("a b"), "a b"}, {1, update("a"), "a b"}, {600, Update{}, "a b"}}},
+		{name: "stale reads remove nobody", steps: []step{
+			{0, update("a b"), "a b"}, {1, stale(update("a")), "a b"}, {90, stale(update("a")), "a b"}, {91, update("a"), "a b"}, {151, stale(update("a")), "a b"}, {152, update("a"), "a"}}},
+		{name: "a stale read brings newcomers", steps: []step{
+			{0, update("a"), "a"}, {1, stale(update("b")), "a b"}}},
+		{name: "who comes back starts a new hold", steps: []step{
+			{0, update("a b"), "a b"}, {1, update("a"), "a b"}, {50, update("a b"), "a b"}, {55, update("a"), "a b"}, {62, update("a"), "a b"}, {115, update("a"), "a"}}},
+		{name: "gone and failing its probe goes at once", probe: probes{"b": Failing}, steps: []step{
+			{0, update("a b c"), "a b c"}, {1, update("a"), "a c"}}},
+		{name: "failing its probe alone is no reason to go", probe: probes{"b": Failing}, steps: []step{
+			{0, update("a b"), "a b"}, {100, update("a b"), "a b"}}},
+		{name: "passing its probe delays nothing beyond the hold", probe: probes{"b": Passing}, steps: []step{
+			{0, update("a b"), "a b"}, {1, update("a"), "a b"}, {61, update("a"), "a"}}},
+		{name: "an operator's own list is followed at once", steps: []step{
+			{0, explicit(update("a b")), "a b"}, {1, explicit(update("a c")), "a c"}}},
+		{name: "all replaced: the old ones stay for the hold", steps: []step{
+			{0, update("a b"), "a b"}, {1, update("c d"), "a b c d"}, {61, update("c d"), "c d"}}},
+		{name: "twice one address is one member, port 0 none", steps: []step{
+			{0, Update{Provider: "reg", Instances: append(brokers("a a b"), Instance{Host: "z"})}, "a b"}}},
+		{name: "a stranger's update is ignored", steps: []step{
+			{0, update("a"), "a"}, {1, from("other", update("b")), "a"}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := NewMembership(Rules{Providers: []string{"reg"}, Probe: tt.probe.of})
+			last := ""
+			for _, s := range tt.steps {
+				var v View
+				var changed bool
+				if s.do.Provider == "" {
+					v, changed = m.Tick(at(s.at))
+				} else {
+					v, changed = m.Apply(s.do, at(s.at))
+				}
+				got := hosts(m.Members())
+				if got != s.want {
+					t.Fatalf("at %d s the members are %q, want %q", s.at, got, s.want)
+				}
+				if changed != (got != last) {
+					t.Fatalf("at %d s changed is %v from %q to %q", s.at, changed, last, got)
+				}
+				if changed && (hosts(v.Members) != got || len(v.Changes) == 0) {
+					t.Fatalf("at %d s the view has members %q and %d changes", s.at, hosts(v.Members), len(v.Changes))
+				}
+				last = got
+			}
+		})
+	}
+}
+
+func TestMembershipFollowsAProbeThatFailsWhileHeld(t *testing.T) {
+	probe := probes{}
+	m := NewMembership(Rules{Providers: []string{"reg"}, Probe: probe.of})
+	m.Apply(update("a b"), at(0))
+	m.Apply(update("a"), at(1))
+	probe["b"] = Failing
+	v, ok := m.Tick(at(2))
+	if !ok || hosts(v.Members) != "a" || v.Changes[0].Cause != CauseFailed {
+		t.Fatalf("got %v, %q, %v; want b gone as %s", ok, hosts(v.Members), v.Changes, CauseFailed)
+	}
+}
+
+func TestMembershipTakesChangesAtOnceAndNamesThem(t *testing.T) {
+	m := NewMembership(Rules{Providers: []string{"reg"}})
+	m.Apply(update("a b"), at(0))
+	u := update("a b c")
+	u.Instances[0].Weight, u.Instances[0].Rack, u.Instances[0].NodeID, u.Instances[0].Warning = 5, "r1", 7, true
+	v, ok := m.Apply(u, at(1))
+	var lines []string
+	for _, c := range v.Changes {
+		lines = append(lines, c.String())
+	}
+	want := []string{
+		"~ a:9092 (reg): weight 1 -> 5, rack none -> r1, node id -1 -> 7, warning false -> true",
+		"+ c:9092 (reg): listed by reg",
+	}
+	if diff := cmp.Diff(want, lines); !ok || diff != "" {
+		t.Fatalf("changed %v, lines differ (-want +got):\n%s", ok, diff)
+	}
+	if v.Generation != 2 || !v.At.Equal(at(1)) || v.Changes[0].Was.Weight != 1 {
+		t.Errorf("generation %d at %v, was %+v", v.Generation, v.At, v.Changes[0].Was)
+	}
+	if _, again := m.Apply(u, at(2)); again {
+		t.Error("the same answer again made a view")
+	}
+}
+
+func TestMembershipMergesProvidersInTheirOrder(t *testing.T) {
+	m := NewMembership(Rules{Providers: []string{"first", "second"}})
+	a, b := from("first", update("a b")), from("second", update("b c"))
+	a.Instances[1].Weight = 3
+	b.Instances[0].Weight, b.Instances[0].Rack, b.Instances[0].NodeID = 9, "r2", 4
+	m.Apply(b, at(0))
+	m.Apply(a, at(0))
+	want := []Instance{
+		{ID: "a", Host: "a", Port: 9092, NodeID: -1, Weight: 1, Source: "first"},
+		{ID: "b", Host: "b", Port: 9092, NodeID: 4, Rack: "r2", Weight: 3, Source: "first"},
+		{ID: "c", Host: "c", Port: 9092, NodeID: -1, Weight: 1, Source: "second"},
+	}
+	if diff := cmp.Diff(want, m.Members()); diff != "" {
+		t.Fatalf("members differ (-want +got):\n%s", diff)
+	}
+	// b goes only when both have taken it back, each for the whole hold.
+	m.Apply(from("first", update("a")), at(10))
+	m.Apply(from("first", update("a")), at(100))
+	m.Apply(from("second", update("c")), at(101))
+	if got := hosts(m.Members()); got != "a b c" {
+		t.Fatalf("members %q before the second provider's hold is over", got)
+	}
+	m.Apply(from("second", update("c")), at(161))
+	if got := hosts(m.Members()); got != "a c" {
+		t.Fatalf("members %q after both holds", got)
+	}
+	// One provider that has nothing left does not empty its share while the hold lasts, nor ever without the other.
+	m.Apply(from("second", update("")), at(170))
+	m.Apply(from("second", update("")), at(231))
+	if got := hosts(m.Members()); got != "a" {
+		t.Fatalf("members %q after the second provider ended", got)
+	}
+}
+
+func TestMembershipHonoursTombstonesButNotForTheLast(t *testing.T) {
+	m := NewMembership(Rules{Providers: []string{"reg"}, Probe: probes{"b": Passing}.of})
+	m.Apply(update("a b c"), at(0))
+	v, ok := m.SetTombstones([]string{"c:9092"}, at(1))
+	if !ok || hosts(v.Members) != "a b" || v.Changes[0].Cause != CauseTombstone {
+		t.Fatalf("got %v %q %v", ok, hosts(v.Members), v.Changes)
+	}
+	if _, ok := m.Apply(update("a b c"), at(2)); ok {
+		t.Fatal("a registry brought a removed member back")
+	}
+	if v, _ := m.SetTombstones([]string{"a:9092", "b:9092", "c:9092"}, at(3)); hosts(v.Members) != "b" {
+		t.Fatalf("members %q, want the passing one to stay as the last", hosts(v.Members))
+	}
+	if h := m.Held(); len(h) != 1 || h[0].Addr != "b:9092" {
+		t.Fatalf("held %v", h)
+	}
+	if v, _ := m.SetTombstones(nil, at(4)); hosts(v.Members) != "a b c" {
+		t.Fatalf("members %q after the tombstones were lifted", hosts(v.Members))
+	}
+}
+
+func TestMembershipRestoresAndThenConfirms(t *testing.T) {
+	m := NewMembership(Rules{Providers: []string{"reg"}})
+	saved := append(brokers("a b"), from("gone", update("c")).Instances...)
+	v, ok := m.Restore(saved, at(0))
+	if !ok || hosts(v.Members) != "a b c" || v.Changes[0].Cause != CauseRestored {
+		t.Fatalf("got %v %q %v", ok, hosts(v.Members), v.Changes)
+	}
+	if h := m.Held(); len(h) != 3 || h[0].Reads != 0 {
+		t.Fatalf("held %v, want all three to wait for an answer", h)
+	}
+	m.Apply(update("a"), at(1))
+	if got := hosts(m.Members()); got != "a b c" {
+		t.Fatalf("members %q at the first answer", got)
+	}
+	m.Apply(update("a"), at(61))
+	if got := hosts(m.Members()); got != "a" {
+		t.Fatalf("members %q after the hold", got)
+	}
+}
+
+func TestMembershipSaysWhichReadItWaitsFor(t *testing.T) {
+	m := NewMembership(Rules{Providers: []string{"reg"}, ShrinkHold: 30 * time.Second})
+	m.Apply(update("a b c"), at(0))
+	if _, _, ok := m.Next(); ok {
+		t.Fatal("waits for a read while nothing is held")
+	}
+	m.Apply(update("a b"), at(5))
+	m.Apply(update("a"), at(9))
+	when, who, ok := m.Next()
+	if !ok || !when.Equal(at(35)) || !slices.Equal(who, []string{"reg"}) {
+		t.Fatalf("next %v %v %v, want 35 s", when, who, ok)
+	}
+	want := []Held{
+		{Addr: "b:9092", Since: at(9), Due: at(39), Reads: 1, Why: "waits for its hold and one more read"},
+		{Addr: "c:9092", Since: at(5), Due: at(35), Reads: 2, Why: "waits for its hold and one more read"},
+	}
+	if diff := cmp.Diff(want, m.Held()); diff != "" {
+		t.Fatalf("held differs (-want +got):\n%s", diff)
+	}
+}
