@@ -113,9 +113,9 @@ func (s *Session) Close() {
 
 // Serve takes whole frames from the front of in, answers into out, and returns how many bytes it took and what it wants
 // next. Nothing of in is kept.
-func (s *Session) Serve(in []byte, out *answer.Out, stats *Stats, now snapshot.Time) (taken int, step Step, reason Reason) {
+func (s *Session) Serve(in []byte, out *answer.Out, tally *Tally, now snapshot.Time) (taken int, step Step, reason Reason) {
 	if s.forwarded != nil {
-		if step, reason = s.finish(out, stats, now); step != NeedInput {
+		if step, reason = s.finish(out, tally, now); step != NeedInput {
 			return 0, step, reason
 		}
 	}
@@ -135,7 +135,7 @@ func (s *Session) Serve(in []byte, out *answer.Out, stats *Stats, now snapshot.T
 		if s.need = n; len(rest) < n {
 			return taken, NeedInput, ReasonNone
 		}
-		step, reason = s.serve(rest[:n], out, stats, now)
+		step, reason = s.serve(rest[:n], out, tally, now)
 		if step == Held {
 			return taken, step, reason
 		}
@@ -149,7 +149,7 @@ func (s *Session) Serve(in []byte, out *answer.Out, stats *Stats, now snapshot.T
 }
 
 // serve deals with one whole frame.
-func (s *Session) serve(frame []byte, out *answer.Out, stats *Stats, now snapshot.Time) (Step, Reason) {
+func (s *Session) serve(frame []byte, out *answer.Out, tally *Tally, now snapshot.Time) (Step, Reason) {
 	q := answer.Request{TagLimit: s.vip.TagLimit, Client: s.client}
 	var fault wire.Fault
 	if q.Header, q.Body, fault = wire.ParseHeader(frame, s.vip.TagLimit); fault != wire.OK {
@@ -167,7 +167,7 @@ func (s *Session) serve(frame []byte, out *answer.Out, stats *Stats, now snapsho
 		return End, faultReason(fault)
 	}
 	if !answer.Local(q.Key) {
-		return s.route(frame, &q, out, stats, now)
+		return s.route(frame, &q, out, tally, now)
 	}
 	if s.vip.LookupForward && q.Key != wire.KeyApiVersions {
 		return s.lookup(frame, &q, now)
@@ -175,7 +175,7 @@ func (s *Session) serve(frame []byte, out *answer.Out, stats *Stats, now snapsho
 	verdict, fault := set.Answer(out, &q)
 	switch verdict {
 	case answer.Answered:
-		stats.local(q.Key, q.Version)
+		tally.local(q.Key, q.Version)
 		s.Looked = s.Looked || q.Key != wire.KeyApiVersions
 		return NeedInput, ReasonNone
 	case answer.Forward:
@@ -214,7 +214,7 @@ func (s *Session) lookup(frame []byte, q *answer.Request, now snapshot.Time) (St
 }
 
 // route forwards or refuses a request of a key that is never answered here.
-func (s *Session) route(frame []byte, q *answer.Request, out *answer.Out, stats *Stats, now snapshot.Time) (Step, Reason) {
+func (s *Session) route(frame []byte, q *answer.Request, out *answer.Out, tally *Tally, now snapshot.Time) (Step, Reason) {
 	r := &forward.Request{Timeout: s.vip.OnceTimeout, Broker: s.broker}
 	class := forward.Rules[q.Key]
 	switch class {
@@ -226,19 +226,19 @@ func (s *Session) route(frame []byte, q *answer.Request, out *answer.Out, stats 
 		}
 	case forward.Write:
 		if !s.vip.ForwardWrites {
-			return s.refuse(class, q, out, stats, ReasonWrite)
+			return s.refuse(class, q, out, tally, ReasonWrite)
 		}
 		r.Timeout = forward.OwnTimeout(q.Key, q.Version, q.Body, s.vip.OnceTimeout) + time.Second
 	case forward.Leader, forward.Coordinator:
-		return s.refuse(class, q, out, stats, ReasonRefused)
+		return s.refuse(class, q, out, tally, ReasonRefused)
 	case forward.Internal:
 		return End, ReasonKey
 	}
 	return s.forward(frame, q, r, now)
 }
 
-func (s *Session) refuse(class forward.Class, q *answer.Request, out *answer.Out, stats *Stats, reason Reason) (Step, Reason) {
-	stats.count(q.Key, q.Version, Refused)
+func (s *Session) refuse(class forward.Class, q *answer.Request, out *answer.Out, tally *Tally, reason Reason) (Step, Reason) {
+	tally.count(q.Key, q.Version, Refused)
 	frame := forward.Refuse(class, q.Key, q.Version, q.CorrelationID, q.Body)
 	if frame == nil {
 		if q.Key == 0 && reason == ReasonRefused {
@@ -267,7 +267,7 @@ func (s *Session) forward(frame []byte, q *answer.Request, r *forward.Request, n
 }
 
 // finish delivers the answer of the request in flight, if it is there.
-func (s *Session) finish(out *answer.Out, stats *Stats, now snapshot.Time) (Step, Reason) {
+func (s *Session) finish(out *answer.Out, tally *Tally, now snapshot.Time) (Step, Reason) {
 	f := s.forwarded
 	res := f.result.Load()
 	if res == nil {
@@ -277,12 +277,12 @@ func (s *Session) finish(out *answer.Out, stats *Stats, now snapshot.Time) (Step
 	f.cancel()
 	took := now.Sub(f.since)
 	if res.Err != nil {
-		stats.count(f.header.Key, f.header.Version, Failed)
-		stats.observe(f.header.Key, Failed, took)
+		tally.count(f.header.Key, f.header.Version, Failed)
+		tally.observe(f.header.Key, Failed, took)
 		return End, forwardReason(res.Err)
 	}
-	stats.count(f.header.Key, f.header.Version, Forwarded)
-	stats.observe(f.header.Key, Forwarded, took)
+	tally.count(f.header.Key, f.header.Version, Forwarded)
+	tally.observe(f.header.Key, Forwarded, took)
 	if !f.spread {
 		s.broker = res.Broker
 	}

@@ -34,11 +34,17 @@ var DurationBounds = [...]float64{
 	25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10,
 }
 
-// Stats counts requests of one event loop, which alone writes; anybody may read.
+// Stats counts requests. One event loop writes to its own, so that the counters are never contended; anybody may read.
 type Stats struct {
 	requests  [statKeys][statVersions][outcomes]atomic.Uint64
 	durations [statKeys][outcomes]durations
-	batch     []int16 // keys answered locally since the last Flushed
+}
+
+// Tally is how whoever drives sessions, one goroutine, counts into Stats: how long a local answer took is known only
+// once it is written out.
+type Tally struct {
+	*Stats
+	batch []int16 // keys answered locally since the last Flushed
 }
 
 type durations struct {
@@ -62,13 +68,16 @@ func (s *Stats) count(key, version int16, o Outcome) {
 	s.requests[k][v][o].Add(1)
 }
 
-func (s *Stats) local(key, version int16) {
+func (s *Tally) local(key, version int16) {
 	s.count(key, version, Local)
 	s.batch = append(s.batch, key)
 }
 
+// Unflushed says that local answers were given since the last Flushed.
+func (s *Tally) Unflushed() bool { return len(s.batch) > 0 }
+
 // Flushed says that the answers given since the last call took d from the arrival of their requests to the socket.
-func (s *Stats) Flushed(d time.Duration) {
+func (s *Tally) Flushed(d time.Duration) {
 	for _, key := range s.batch {
 		s.observe(key, Local, d)
 	}

@@ -1,0 +1,156 @@
+package front
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/panjf2000/gnet/v2"
+
+	"github.com/kvip/kvip/backends/snapshot"
+	"github.com/kvip/kvip/protocol/session"
+	"github.com/kvip/kvip/protocol/wire"
+)
+
+// conn is one client connection on its event loop. Everything but wake belongs to the loop.
+type conn struct {
+	g      gnet.Conn
+	loop   *loop
+	sess   session.Session
+	opened snapshot.Time
+	peer   netip.AddrPort
+
+	// rest is what the socket did not take yet: slices of snapshots, and copies (copied bytes) of everything else.
+	// Nothing is served while there is any, so there is never more than one flush's worth.
+	rest [][]byte
+	// end is why the connection closes once rest is written.
+	end session.Reason
+
+	class      class
+	listed     bool
+	frame      uint64 // which request the partial frame belongs to
+	quiet      class  // which of the quiet lists is its own
+	since      snapshot.Time
+	prev, next *conn
+
+	// finisher is set when the peer has half-closed and a goroutine took over.
+	finisher atomic.Pointer[finisher]
+}
+
+// wake makes the loop, or the finisher that has taken over, look at the session again. Any goroutine may call it.
+func (c *conn) wake() {
+	if f := c.finisher.Load(); f != nil {
+		f.wake()
+		return
+	}
+	_ = c.g.Wake(nil)
+}
+
+// traffic serves what has arrived, on readability and on wakes.
+func (c *conn) traffic() gnet.Action {
+	l := c.loop
+	now := snapshot.Now()
+	if len(c.rest) > 0 && !c.resume(now) {
+		c.bounded()
+		return c.action()
+	}
+	for c.end == session.ReasonNone {
+		n := c.g.InboundBuffered()
+		if !c.sess.Busy() && n < max(c.sess.Need(), wire.SizeBytes) {
+			c.rested(n, now)
+			break
+		}
+		if step := c.serve(now); step != session.NeedFlush {
+			c.after(step, now)
+			break
+		}
+		if len(c.rest) > 0 {
+			break
+		}
+	}
+	if l.tally.Unflushed() {
+		l.tally.Flushed(snapshot.Now().Sub(now))
+	}
+	return c.action()
+}
+
+// serve lets the session take what is there, and writes out what it has to say.
+func (c *conn) serve(now snapshot.Time) session.Step {
+	l := c.loop
+	in, _ := c.g.Peek(-1)
+	l.out.Reset()
+	taken, step, reason := c.sess.Serve(in, l.out, &l.tally, now)
+	if taken > 0 { // Discard(0) would drop everything
+		_, _ = c.g.Discard(taken)
+	}
+	c.end = reason
+	if l.out.Len() > 0 {
+		c.flush(now)
+	}
+	return step
+}
+
+// after puts the connection into the class that its session's step means.
+func (c *conn) after(step session.Step, now snapshot.Time) {
+	switch {
+	case c.end != session.ReasonNone, len(c.rest) > 0:
+	case step == session.Waiting:
+		c.loop.ages.move(c, busy, now)
+	case step == session.Held:
+		if c.class != held {
+			c.loop.ages.move(c, held, now)
+		}
+	default:
+		c.rested(c.g.InboundBuffered(), now)
+		return
+	}
+	c.bounded()
+}
+
+// bounded ends a connection that sends on and on while an answer of it waits: gnet cannot stop reading.
+func (c *conn) bounded() {
+	if c.g.InboundBuffered() > c.loop.server.limits.InboundBytes && c.end == session.ReasonNone {
+		c.rest, c.end = nil, session.ReasonInbound
+	}
+}
+
+// rested classes a connection that waits for its peer's bytes, n of which are here.
+func (c *conn) rested(n int, now snapshot.Time) {
+	to := booting
+	switch {
+	case n > 0:
+		if c.listed && c.class == partial && c.frame == c.sess.Requests {
+			return // the same frame goes on: its deadline counts from its first byte
+		}
+		to, c.frame = partial, c.sess.Requests
+	case c.sess.Looked:
+		to = c.quiet
+	case c.sess.Requests == 0:
+		return // woken, but still silent
+	}
+	c.loop.ages.move(c, to, now)
+}
+
+// action tells gnet what to do with the connection now.
+func (c *conn) action() gnet.Action {
+	if c.end == session.ReasonNone || len(c.rest) > 0 && c.end.Orderly() {
+		return gnet.None
+	}
+	c.linger()
+	return gnet.Close
+}
+
+// close ends the connection from its loop, outside its own traffic.
+func (c *conn) close(reason session.Reason) {
+	if c.end == session.ReasonNone {
+		c.end = reason
+	}
+	c.linger()
+	_ = c.loop.gloop.Close(c.g)
+}
+
+// linger makes the coming close a reset where a FIN would mislead the client: see session.Reason.Orderly.
+func (c *conn) linger() {
+	if !c.end.Orderly() || c.sess.Requests == 0 && c.end > session.ReasonVersion {
+		_ = c.g.SetLinger(0)
+	}
+}

@@ -1,0 +1,95 @@
+package front
+
+import (
+	"net"
+	"os"
+	"time"
+
+	"github.com/kvip/kvip/backends/snapshot"
+	"github.com/kvip/kvip/protocol/answer"
+	"github.com/kvip/kvip/protocol/session"
+)
+
+// finisher serves what a half-closed client still has to get: gnet closes a connection as soon as its peer stops sending,
+// a broker answers first. It runs the same session over a duplicate of the socket, on a goroutine of its own.
+type finisher struct {
+	woken chan struct{}
+}
+
+func (f *finisher) wake() {
+	select {
+	case f.woken <- struct{}{}:
+	default:
+	}
+}
+
+// owes says whether c owes its peer something: an answer in the making, or bytes that the socket did not take.
+func (c *conn) owes() bool { return c.sess.Busy() || len(c.rest) > 0 }
+
+// finish takes c over from its loop. It is called in OnClose, while the socket is still open, and returns false when
+// there is no descriptor to be had.
+func (c *conn) finish() bool {
+	in, _ := c.g.Peek(-1)
+	in = append([]byte(nil), in...)
+	fd, err := c.g.Dup()
+	if err != nil {
+		return false
+	}
+	file := os.NewFile(uintptr(fd), "half-closed")
+	nc, err := net.FileConn(file)
+	_ = file.Close()
+	if err != nil {
+		return false
+	}
+	f := &finisher{woken: make(chan struct{}, 1)}
+	c.finisher.Store(f)
+	s := c.loop.server
+	s.finishing.Add(1)
+	go func() {
+		defer s.finishing.Done()
+		reason := f.run(c, nc, in)
+		if !reason.Orderly() {
+			_ = nc.(*net.TCPConn).SetLinger(0)
+		}
+		_ = nc.Close()
+		c.sess.Close()
+		s.ended(c, reason)
+	}()
+	return true
+}
+
+// run serves in to the end and returns why the connection is over.
+func (f *finisher) run(c *conn, nc net.Conn, in []byte) session.Reason {
+	lim := &c.loop.server.limits
+	out, tally := answer.NewOut(uint64(c.opened)), session.Tally{Stats: &c.loop.server.finished}
+	write := func(parts net.Buffers) error {
+		_ = nc.SetWriteDeadline(time.Now().Add(lim.Stalled))
+		_, err := parts.WriteTo(nc)
+		return err
+	}
+	if len(c.rest) > 0 && write(append(net.Buffers(nil), c.rest...)) != nil {
+		return session.ReasonReset
+	}
+	for {
+		out.Reset()
+		now := snapshot.Now()
+		taken, step, reason := c.sess.Serve(in, out, &tally, now)
+		in = in[taken:]
+		if out.Len() > 0 {
+			if err := write(out.Parts(nil)); err != nil {
+				return session.ReasonReset
+			}
+		}
+		tally.Flushed(snapshot.Now().Sub(now))
+		switch step {
+		case session.End:
+			return reason
+		case session.NeedInput:
+			return session.ReasonClient
+		case session.Waiting:
+			<-f.woken // the forward has a deadline
+		case session.Held:
+			time.Sleep(tickEvery)
+		}
+	}
+}

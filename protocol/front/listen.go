@@ -1,0 +1,63 @@
+package front
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/panjf2000/gnet/v2"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// bind takes the port before gnet does. gnet's own sockets share it (SO_REUSEPORT), so a port that another process holds
+// would go unnoticed, and port 0 would give each loop another one: first an exclusive bind tells whether the port is free,
+// then a shared one holds it until gnet listens.
+func bind(addr string, share bool) (net.Listener, error) {
+	listen := func(opts ...int) (net.Listener, error) {
+		lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) (err error) {
+			cerr := rc.Control(func(fd uintptr) {
+				for _, o := range opts {
+					if err == nil {
+						err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, o, 1)
+					}
+				}
+			})
+			if err == nil {
+				err = cerr
+			}
+			return err
+		}}
+		return lc.Listen(context.Background(), "tcp", addr)
+	}
+	if !share {
+		ln, err := listen(unix.SO_REUSEADDR)
+		if err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", addr, err)
+		}
+		addr = ln.Addr().String()
+		_ = ln.Close()
+	}
+	ln, err := listen(unix.SO_REUSEADDR, unix.SO_REUSEPORT)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	return ln, nil
+}
+
+// peerOf returns the peer's address, IPv4 in its own form.
+func peerOf(g gnet.Conn) netip.AddrPort {
+	if a, ok := g.RemoteAddr().(*net.TCPAddr); ok {
+		p := a.AddrPort()
+		return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+	}
+	return netip.AddrPort{}
+}
+
+// quietLogger passes gnet's warnings and errors on; its other lines say nothing to an operator.
+type quietLogger struct{ *zap.SugaredLogger }
+
+func (quietLogger) Debugf(string, ...any) {}
+func (quietLogger) Infof(string, ...any)  {}
