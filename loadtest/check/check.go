@@ -1,0 +1,267 @@
+// Package check judges answers: not that something came back, but that a client could live on it. Whole answers are
+// judged once: the next one with the same bytes gets the same verdict for the price of a hash.
+package check
+
+import (
+	"bytes"
+	"fmt"
+	"hash/maphash"
+
+	"github.com/kvip/kvip/loadtest/failure"
+	"github.com/kvip/kvip/loadtest/kafka"
+)
+
+// Bounds of what a Checker keeps before it starts anew. Brokers name a random controller in each answer, so that a few
+// different ones per request are normal.
+const (
+	maxViews      = 512
+	maxPartitions = 2 << 20
+)
+
+// Expect is what every answer must satisfy.
+type Expect struct {
+	ClusterID string // "": whatever a connection's first answer says
+	// TopicErrors, when set, lets errors of topics pass, as a run that asks for unknown names needs.
+	TopicErrors bool
+}
+
+// Checker judges the answers of one loop. Not for concurrent use.
+type Checker struct {
+	expect  Expect
+	seed    maphash.Seed
+	views   map[viewKey]*View
+	ranges  map[viewKey]*Ranges
+	epochs  map[uint64]*epochs // by fingerprint
+	compare map[[2]*epochs]verdict
+	held    int // partitions in epochs
+	scratch kafka.Metadata
+}
+
+type viewKey struct {
+	version int16
+	topics  int // how many the request named; -1: all
+	size    int
+	hash    uint64
+}
+
+// New returns a checker.
+func New(expect Expect) *Checker {
+	k := &Checker{expect: expect, seed: maphash.MakeSeed()}
+	k.forget()
+	return k
+}
+
+func (k *Checker) forget() {
+	k.views, k.ranges = map[viewKey]*View{}, map[viewKey]*Ranges{}
+	k.epochs, k.compare, k.held = map[uint64]*epochs{}, map[[2]*epochs]verdict{}, 0
+}
+
+// View is one Metadata answer, judged. It is shared and never changed.
+type View struct {
+	Fault           failure.Class // what is wrong with the answer on its own
+	Detail          string
+	ClusterID       string // "": the version does not say
+	Brokers         []string
+	Topics          int
+	Partitions      int
+	PartitionErrors int // partitions with an error code: the truth while brokers are down, so no fault by itself
+	epochs          *epochs
+}
+
+// epochs are an answer's leader epochs, shared by all answers that say the same ones.
+type epochs struct{ of map[partition]int32 }
+
+type verdict struct {
+	class  failure.Class
+	detail string
+}
+
+// partition names a partition across answers: by topic id where the version has it, for a new id is a new topic.
+type partition struct {
+	id    [16]byte
+	name  string
+	index int32
+}
+
+// Ranges is one ApiVersions answer, judged.
+type Ranges struct {
+	Fault  failure.Class
+	Detail string
+	kafka.APIVersions
+}
+
+// APIVersions judges an answer's body.
+func (k *Checker) APIVersions(version int16, body []byte) *Ranges {
+	key := viewKey{version, 0, len(body), maphash.Bytes(k.seed, body)}
+	if r := k.ranges[key]; r != nil {
+		return r
+	}
+	r := &Ranges{}
+	switch err := r.Decode(version, body); {
+	case err != nil:
+		r.Fault, r.Detail = bodyFault(err), err.Error()
+	case r.ErrorCode != 0:
+		r.Fault, r.Detail = failure.ErrorCode, fmt.Sprintf("ApiVersions v%d: error %d", version, r.ErrorCode)
+	case len(r.Keys) == 0:
+		r.Fault, r.Detail = failure.Malformed, fmt.Sprintf("ApiVersions v%d: no api key", version)
+	}
+	if len(k.ranges) >= maxViews {
+		k.forget()
+	}
+	k.ranges[key] = r
+	return r
+}
+
+// Metadata judges an answer's body against what was asked: the number of topics named, -1 for all of them.
+func (k *Checker) Metadata(version int16, topics int, body []byte) *View {
+	key := viewKey{version, topics, len(body), maphash.Bytes(k.seed, body)}
+	if v := k.views[key]; v != nil {
+		return v
+	}
+	v := k.judge(version, topics, body)
+	if len(k.views) >= maxViews || k.held > maxPartitions {
+		k.forget()
+	}
+	k.views[key] = v
+	return v
+}
+
+func (k *Checker) judge(version int16, topics int, body []byte) *View {
+	m, v := &k.scratch, &View{}
+	if err := m.Decode(version, body); err != nil {
+		v.Fault, v.Detail = bodyFault(err), err.Error()
+		return v
+	}
+	v.ClusterID = string(m.ClusterID)
+	for _, b := range m.Brokers {
+		v.Brokers = append(v.Brokers, fmt.Sprintf("%s:%d", b.Host, b.Port))
+	}
+	for _, t := range m.Topics {
+		v.Partitions += len(t.Partitions)
+		for _, p := range t.Partitions {
+			if p.ErrorCode != 0 {
+				v.PartitionErrors++
+			}
+		}
+	}
+	v.Topics = len(m.Topics)
+	v.epochs = k.intern(m)
+	v.Fault, v.Detail = k.fault(m, version, topics)
+	return v
+}
+
+// intern returns the answer's epochs, the same pointer for the same epochs whatever order the answer lists them in.
+func (k *Checker) intern(m *kafka.Metadata) *epochs {
+	type entry struct {
+		partition
+		epoch int32
+	}
+	of, fingerprint := map[partition]int32{}, uint64(0)
+	for _, t := range m.Topics {
+		name := string(t.Name)
+		for _, p := range t.Partitions {
+			if p.LeaderEpoch >= 0 {
+				key := partition{t.ID, name, p.Index}
+				of[key] = p.LeaderEpoch
+				fingerprint += maphash.Comparable(k.seed, entry{key, p.LeaderEpoch})
+			}
+		}
+	}
+	if e := k.epochs[fingerprint]; e != nil {
+		return e
+	}
+	e := &epochs{of}
+	k.epochs[fingerprint] = e
+	k.held += len(of)
+	return e
+}
+
+func (k *Checker) fault(m *kafka.Metadata, version int16, topics int) (failure.Class, string) {
+	if m.ErrorCode != 0 {
+		return failure.ErrorCode, fmt.Sprintf("Metadata v%d: error %d", version, m.ErrorCode)
+	}
+	if len(m.Brokers) == 0 {
+		return failure.EmptyList, fmt.Sprintf("Metadata v%d: no broker, %d topics", version, len(m.Topics))
+	}
+	for i, b := range m.Brokers {
+		if len(b.Host) == 0 || b.Port < 1 || b.Port > 65535 {
+			return failure.Malformed, fmt.Sprintf("Metadata v%d: broker %d is at %q port %d", version, b.NodeID, b.Host, b.Port)
+		}
+		for _, c := range m.Brokers[:i] {
+			if c.NodeID == b.NodeID {
+				return failure.Malformed, fmt.Sprintf("Metadata v%d: broker %d is listed twice", version, b.NodeID)
+			}
+		}
+	}
+	if k.expect.ClusterID != "" && version >= 2 && !bytes.Equal(m.ClusterID, []byte(k.expect.ClusterID)) {
+		return failure.WrongCluster, fmt.Sprintf("Metadata v%d: cluster %q, expected %q", version, m.ClusterID, k.expect.ClusterID)
+	}
+	if topics >= 0 && len(m.Topics) != topics {
+		return failure.MissingTopic, fmt.Sprintf("Metadata v%d: %d topics, asked for %d", version, len(m.Topics), topics)
+	}
+	for _, t := range m.Topics {
+		if t.ErrorCode != 0 && !k.expect.TopicErrors {
+			return failure.ErrorCode, fmt.Sprintf("Metadata v%d: error %d for topic %q", version, t.ErrorCode, t.Name)
+		}
+	}
+	return failure.None, ""
+}
+
+// bodyFault tells a body that ends too early from one that says nonsense.
+func bodyFault(err error) failure.Class {
+	if kafka.IsShort(err) {
+		return failure.Short
+	}
+	return failure.Malformed
+}
+
+// Memory is what one client has been told so far. A client keeps it over reconnects; NewConnection forgets what holds for
+// one connection only.
+type Memory struct {
+	cluster   string
+	connected bool // cluster is this connection's
+	last      *epochs
+}
+
+// NewConnection begins a connection: another cluster than the last one's is allowed from here on.
+func (m *Memory) NewConnection() { m.connected = false }
+
+// Accept judges a view that is sound on its own against what this client was told before.
+func (k *Checker) Accept(m *Memory, v *View) (failure.Class, string) {
+	if v.ClusterID != "" {
+		if m.connected && m.cluster != v.ClusterID {
+			return failure.WrongCluster, fmt.Sprintf("cluster %q on a connection that began with %q", v.ClusterID, m.cluster)
+		}
+		if m.cluster != v.ClusterID {
+			m.last = nil // another cluster's epochs say nothing
+		}
+		m.cluster, m.connected = v.ClusterID, true
+	}
+	last := m.last
+	m.last = v.epochs
+	if last == nil || last == v.epochs {
+		return failure.None, ""
+	}
+	pair := [2]*epochs{last, v.epochs}
+	found, known := k.compare[pair]
+	if !known {
+		found = compareEpochs(last, v.epochs)
+		if len(k.compare) >= maxViews {
+			k.compare = map[[2]*epochs]verdict{}
+		}
+		k.compare[pair] = found
+	}
+	if found.class != failure.None {
+		m.last = last // the newer view stays what later answers are held against
+	}
+	return found.class, found.detail
+}
+
+func compareEpochs(old, young *epochs) verdict {
+	for p, epoch := range young.of {
+		if before, ok := old.of[p]; ok && epoch < before {
+			return verdict{failure.EpochBack, fmt.Sprintf("topic %q partition %d: leader epoch %d after %d", p.name, p.index, epoch, before)}
+		}
+	}
+	return verdict{}
+}

@@ -1,0 +1,169 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	readBuffer = 256 << 10 // one per loop: most answers are handed on without a copy
+	batch      = 512       // events taken from the kernel at once
+)
+
+// Loop drives connections and timers on one thread.
+type Loop struct {
+	ep, wakeFD int
+	conns      []*Conn // by slot
+	free       []int32
+	open       int
+	timers     heap
+	buf        []byte
+	events     [batch]unix.EpollEvent
+
+	// PollDelay, when set, is told for each event how long it waited in this process between the kernel's report and
+	// its handling: lag that a latency contains and the target is not to blame for.
+	PollDelay func(nanos int64)
+
+	mu    sync.Mutex
+	tasks []func()
+	ended bool
+}
+
+// NewLoop takes an epoll instance and an eventfd. Close gives them back when Run was never called; Run does so itself.
+func NewLoop() (*Loop, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(ep)
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1}
+	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, wake, &ev); err != nil {
+		_ = unix.Close(ep)
+		_ = unix.Close(wake)
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	return &Loop{ep: ep, wakeFD: wake, buf: make([]byte, readBuffer)}, nil
+}
+
+// Do runs f on the loop's thread, soon. It may be called from any goroutine; it reports false, and drops f, once the loop
+// has ended.
+func (l *Loop) Do(f func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.tasks = append(l.tasks, f)
+	if len(l.tasks) == 1 {
+		var one [8]byte
+		binary.NativeEndian.PutUint64(one[:], 1)
+		_, _ = unix.Write(l.wakeFD, one[:]) // fails only when the counter is full, and then the loop wakes anyway
+	}
+	return true
+}
+
+// Open is the number of connections that hold a descriptor.
+func (l *Loop) Open() int { return l.open }
+
+// Run drives the loop until ctx ends; then it closes every connection without telling its handler. Its error is a system
+// call that failed, never a connection's.
+func (l *Loop) Run(ctx context.Context) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer l.Close()
+	stop := context.AfterFunc(ctx, func() { l.Do(func() {}) })
+	defer stop()
+	for ctx.Err() == nil {
+		n, err := l.wait()
+		if err != nil {
+			return fmt.Errorf("epoll wait: %w", err)
+		}
+		woke := Now()
+		for i := range l.events[:n] {
+			ev := &l.events[i]
+			if ev.Fd < 0 {
+				l.runTasks()
+				continue
+			}
+			if c := l.conns[ev.Fd]; c != nil && c.generation == ev.Pad {
+				if l.PollDelay != nil {
+					l.PollDelay(int64(Now() - woke))
+				}
+				c.ready(ev.Events)
+			}
+		}
+		l.fireTimers()
+	}
+	return nil
+}
+
+// fireTimers calls what is due, a batch at most: timers that arm each other for times past must not starve connections.
+func (l *Loop) fireTimers() {
+	for range batch {
+		t := l.timers.pop(Now())
+		if t == nil {
+			return
+		}
+		t.fire()
+	}
+}
+
+// wait blocks until an event or the next timer.
+func (l *Loop) wait() (int, error) {
+	var timeout unix.Timespec
+	limit := &timeout
+	if next := l.timers.next(); next == Never {
+		limit = nil
+	} else if d := next - Now(); d > 0 {
+		timeout = unix.NsecToTimespec(int64(d))
+	}
+	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events[0])), batch,
+		uintptr(unsafe.Pointer(limit)), 0, 0)
+	switch errno {
+	case 0:
+		return int(n), nil
+	case unix.EINTR:
+		return 0, nil
+	}
+	return 0, errno
+}
+
+func (l *Loop) runTasks() {
+	var drained [8]byte
+	_, _ = unix.Read(l.wakeFD, drained[:])
+	l.mu.Lock()
+	tasks := l.tasks
+	l.tasks = nil
+	l.mu.Unlock()
+	for _, f := range tasks {
+		f()
+	}
+}
+
+// Close closes every connection and the loop's descriptors. Handlers are not told.
+func (l *Loop) Close() {
+	l.mu.Lock()
+	ended := l.ended
+	l.ended, l.tasks = true, nil
+	l.mu.Unlock()
+	if ended {
+		return
+	}
+	for _, c := range l.conns {
+		if c != nil {
+			c.Close()
+		}
+	}
+	_ = unix.Close(l.wakeFD)
+	_ = unix.Close(l.ep)
+}

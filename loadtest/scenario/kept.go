@@ -1,0 +1,100 @@
+package scenario
+
+import (
+	"github.com/kvip/kvip/loadtest/engine"
+	"github.com/kvip/kvip/loadtest/failure"
+	"github.com/kvip/kvip/loadtest/record"
+)
+
+// kept holds one connection open and looks up over it, again and again: what producers and consumers do between
+// bootstraps. An operation is one Metadata request.
+type kept struct {
+	line
+	intended engine.Time
+	busy     bool // an operation is open
+	greeted  bool // ApiVersions has been answered on this connection
+	away     bool // not yet, or not again, with the shard
+}
+
+func newKept(s *shard) client {
+	k := &kept{away: true}
+	k.init(s, k)
+	return k
+}
+
+func (k *kept) prepare() { k.connect() }
+
+func (k *kept) connect() {
+	k.greeted = false
+	if why := k.dial(engine.Now()); why != failure.None {
+		k.lost(why, "")
+	}
+}
+
+// start looks up, after the connection stands again if it was lost.
+func (k *kept) start() {
+	k.intended, k.busy = k.shard.intended, true
+	k.shard.began(k.intended)
+	if k.greeted {
+		k.lookup()
+	}
+}
+
+func (k *kept) lookup() {
+	if why := k.askMetadata(); why != failure.None {
+		k.lost(why, "")
+	}
+}
+
+// Connected implements engine.Handler.
+func (k *kept) Connected(*engine.Conn) {
+	k.shard.rec.Took(record.Connect, engine.Now().Sub(k.dialed))
+	if why := k.askAPIVersions(); why != failure.None {
+		k.lost(why, "")
+	}
+}
+
+// Frame implements engine.Handler.
+func (k *kept) Frame(_ *engine.Conn, frame []byte) {
+	if why, detail := k.answer(frame); why != failure.None {
+		k.conn.Close()
+		k.lost(why, detail)
+		return
+	}
+	switch {
+	case !k.greeted:
+		k.greeted = true
+		if k.busy {
+			k.lookup() // asked for while the connection was down
+		} else if k.away {
+			k.away = false
+			k.shard.free(k)
+		}
+	case k.busy:
+		k.busy = false
+		k.shard.rec.Answer(engine.Now().Sub(k.intended))
+		k.shard.free(k)
+	}
+}
+
+// Failed implements engine.Handler.
+func (k *kept) Failed(_ *engine.Conn, why failure.Class) { k.lost(why, "") }
+
+// lost fails what is open and connects anew: at once when the target closed a quiet connection, which it may, else after
+// a pause.
+func (k *kept) lost(why failure.Class, detail string) {
+	quiet := k.greeted && !k.busy && why == failure.Closed
+	k.greeted = false
+	if k.busy {
+		k.busy, k.away = false, true // comes back to the shard when the connection stands again
+		k.shard.rec.Fail(why, detail)
+	} else {
+		k.shard.rec.Lost(why)
+		k.shard.lastFault = (&failure.Error{Class: why, Detail: detail}).Error()
+	}
+	if quiet {
+		k.connect()
+	} else {
+		k.shard.later(k.connect)
+	}
+}
