@@ -150,7 +150,8 @@ func (s *Session) Serve(in []byte, out *answer.Out, tally *Tally, now snapshot.T
 
 // serve deals with one whole frame.
 func (s *Session) serve(frame []byte, out *answer.Out, tally *Tally, now snapshot.Time) (Step, Reason) {
-	q := answer.Request{TagLimit: s.vip.TagLimit, Client: s.client}
+	q := &tally.request
+	*q = answer.Request{TagLimit: s.vip.TagLimit, Client: s.client}
 	var fault wire.Fault
 	if q.Header, q.Body, fault = wire.ParseHeader(frame, s.vip.TagLimit); fault != wire.OK {
 		return End, faultReason(fault)
@@ -167,19 +168,19 @@ func (s *Session) serve(frame []byte, out *answer.Out, tally *Tally, now snapsho
 		return End, faultReason(fault)
 	}
 	if !answer.Local(q.Key) {
-		return s.route(frame, &q, out, tally, now)
+		return s.route(frame, q, out, tally, now)
 	}
 	if s.vip.LookupForward && q.Key != wire.KeyApiVersions {
-		return s.lookup(frame, &q, now)
+		return s.lookup(frame, q, now)
 	}
-	verdict, fault := set.Answer(out, &q)
+	verdict, fault := set.Answer(out, q)
 	switch verdict {
 	case answer.Answered:
 		tally.local(q.Key, q.Version)
 		s.Looked = s.Looked || q.Key != wire.KeyApiVersions
 		return NeedInput, ReasonNone
 	case answer.Forward:
-		return s.lookup(frame, &q, now)
+		return s.lookup(frame, q, now)
 	}
 	return End, faultReason(fault)
 }

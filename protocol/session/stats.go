@@ -3,6 +3,8 @@ package session
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/kvip/kvip/protocol/answer"
 )
 
 // Outcome is what became of a request; the names are metric labels.
@@ -45,6 +47,8 @@ type Stats struct {
 type Tally struct {
 	*Stats
 	batch []int16 // keys answered locally since the last Flushed
+	// request is the one being served: here, because an argument of an answerer would be allocated for each.
+	request answer.Request
 }
 
 type durations struct {
