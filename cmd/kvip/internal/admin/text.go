@@ -1,0 +1,161 @@
+package admin
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/kvip/kvip/backends"
+)
+
+// Verdict is the one line that matters: healthy or not, and the first rule that fails.
+func (s Status) Verdict() string {
+	if !s.Healthy {
+		return "NOT HEALTHY: " + s.Reason
+	}
+	serving, brokers := 0, 0
+	for _, p := range s.Pools {
+		for _, m := range p.Members {
+			brokers++
+			if m.Forwardable {
+				serving++
+			}
+		}
+	}
+	line := fmt.Sprintf("HEALTHY: %s, %s, %d of %s serving", count(len(s.VIPs), "VIP"), count(len(s.Pools), "pool"), serving, count(brokers, "broker"))
+	if len(s.Pools) == 1 {
+		p := s.Pools[0]
+		line += fmt.Sprintf(", cluster id %s, snapshot %d, %s old", p.ClusterID, p.Snapshot.Generation, seconds(p.Snapshot.AgeSeconds))
+	}
+	return line
+}
+
+// Text shows the status to a person: the verdict, then VIPs, pools and brokers.
+func (s Status) Text() string {
+	var b strings.Builder
+	fmt.Fprintln(&b, s.Verdict())
+	fmt.Fprintf(&b, "kvip %s, pid %d, up %s\n", s.Version, s.PID, seconds(s.UptimeSeconds))
+	for _, w := range s.Warnings {
+		fmt.Fprintln(&b, "warning: "+w)
+	}
+	for _, p := range s.Pools {
+		for _, a := range p.Alarms {
+			fmt.Fprintf(&b, "alarm: pool %s: %s\n", p.Pool, a)
+		}
+	}
+	for _, t := range []table.Writer{s.vipTable(), s.poolTable(), s.brokerTable()} {
+		fmt.Fprintf(&b, "\n%s\n", trimRight(t.Render()))
+	}
+	return b.String()
+}
+
+func (s Status) vipTable() table.Writer {
+	t := newTable("VIP", "address", "pool", "lookup", "state", "connections", "most")
+	for _, v := range s.VIPs {
+		t.AppendRow(table.Row{v.Name, v.Listen, v.Pool, v.Lookup, readiness(v.Ready, v.Reason), v.Connections, v.Cap})
+	}
+	return t
+}
+
+func (s Status) poolTable() table.Writer {
+	t := newTable("pool", "state", "policy", "cluster id", "brokers", "topics", "partitions", "snapshot", "age", "discovery")
+	for _, p := range s.Pools {
+		snap := p.Snapshot
+		t.AppendRow(table.Row{p.Pool, poolState(p), p.Policy, p.ClusterID, snap.Brokers, snap.Topics, snap.Partitions, snap.Generation, seconds(snap.AgeSeconds), discoveryState(p)})
+	}
+	return t
+}
+
+func (s Status) brokerTable() table.Writer {
+	t := newTable("broker", "pool", "node", "rack", "weight", "state", "since", "last check", "ms", "in flight")
+	for _, p := range s.Pools {
+		for _, m := range p.Members {
+			state := m.State
+			if m.Reason != "" {
+				state += ": " + m.Reason
+			}
+			node := "?"
+			if m.NodeID >= 0 {
+				node = fmt.Sprint(m.NodeID)
+			}
+			since := ""
+			if !m.Since.IsZero() {
+				since = seconds(s.Started.Add(time.Duration(s.UptimeSeconds * float64(time.Second))).Sub(m.Since).Seconds())
+			}
+			t.AppendRow(table.Row{m.Broker, p.Pool, node, m.Rack, m.Weight, state, since, m.LastProbe, fmt.Sprintf("%.1f", m.LastProbeMS), m.InFlight})
+		}
+	}
+	return t
+}
+
+func poolState(p backends.Status) string {
+	if p.Ready && p.Standby {
+		return "standby"
+	}
+	return readiness(p.Ready, p.Reason)
+}
+
+func discoveryState(p backends.Status) string {
+	var parts []string
+	for _, d := range p.Discovery {
+		part := fmt.Sprintf("%s: %d", d.Provider, d.Instances)
+		if d.LastError != "" {
+			part = d.Provider + ": " + d.LastError
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, "; ")
+}
+
+func readiness(ready bool, reason string) string {
+	if ready {
+		return "ready"
+	}
+	return "not ready: " + reason
+}
+
+func newTable(columns ...string) table.Writer {
+	t := table.NewWriter()
+	style := table.StyleLight
+	style.Options = table.Options{}
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	t.SetStyle(style)
+	header := table.Row{}
+	for _, c := range columns {
+		header = append(header, c)
+	}
+	t.AppendHeader(header)
+	return t
+}
+
+// trimRight drops the padding at the lines' ends.
+func trimRight(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		lines[i] = strings.TrimRight(l, " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// seconds shows an age as people say it: 0.4s, 3m12s, 2d4h; "-" when there is none.
+func seconds(s float64) string {
+	switch d := time.Duration(s * float64(time.Second)); {
+	case s < 0:
+		return "-"
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < 24*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
+	default:
+		return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return fmt.Sprintf("1 %s", what)
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,271 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/zap"
+
+	"github.com/kvip/kvip/backends"
+	"github.com/kvip/kvip/cmd/kvip/internal/admin"
+	"github.com/kvip/kvip/cmd/kvip/internal/config"
+	"github.com/kvip/kvip/discovery"
+	"github.com/kvip/kvip/discovery/provider"
+	"github.com/kvip/kvip/protocol/front"
+)
+
+// vip is one listener with its section of the configuration.
+type vip struct {
+	cfg    config.VIP
+	pool   *backends.Pool
+	server *front.Server
+}
+
+// build makes everything that cfg names, and starts nothing.
+func (p *process) build() error {
+	p.registry = prometheus.NewRegistry()
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p.admin = admin.New(admin.Config(p.cfg.Admin), p, p.registry, p.log.Named("admin"))
+	if err := p.admin.Listen(p.leaving); err != nil {
+		return fmt.Errorf("admin: %w", err)
+	}
+	if err := os.MkdirAll(p.cfg.StateDir, 0o750); err != nil {
+		return fmt.Errorf("state_dir: %w: create it for kvip's user, or name another", err)
+	}
+	for _, pc := range p.cfg.Pools {
+		pool, err := p.buildPool(pc)
+		if err != nil {
+			return fmt.Errorf("pool %s: %w", pc.Name, err)
+		}
+		p.pools = append(p.pools, pool)
+	}
+	if err := p.divide(); err != nil {
+		return err
+	}
+	for i, vc := range p.cfg.VIPs {
+		v, err := p.buildVIP(vc, p.budget.caps[i])
+		if err != nil {
+			return fmt.Errorf("vip %s: %w", vc.Name, err)
+		}
+		p.vips = append(p.vips, v)
+	}
+	return nil
+}
+
+func (p *process) buildPool(c config.Pool) (*backends.Pool, error) {
+	log := p.log.Named("pool").With(zap.String("pool", c.Name))
+	var providers []discovery.Provider
+	for i, source := range c.Discovery {
+		deps := provider.Deps{Consul: p.cfg.Consul, Log: log}
+		if len(c.Discovery) > 1 {
+			deps.Name = fmt.Sprintf("%s-%d", source.Type, i+1)
+		}
+		prov, err := source.Provider.Build(deps)
+		if err != nil {
+			return nil, fmt.Errorf("discovery %s: %w", source.Type, err)
+		}
+		providers = append(providers, prov)
+	}
+	return backends.New(backends.Config{
+		Name:         c.Name,
+		ClusterID:    c.ClusterID,
+		Standby:      c.Standby,
+		Health:       backends.Health(c.Health),
+		Policy:       c.Balancer.Policy,
+		MaxAge:       c.Metadata.MaxAge,
+		MaxStale:     c.Metadata.MaxStale,
+		ShrinkHold:   c.Discovery.ShrinkHold(),
+		StateDir:     p.cfg.StateDir,
+		DialAllow:    c.DialAllow,
+		VIPAddresses: ownAddresses(p.cfg.VIPs),
+		MaxUpstream:  c.MaxUpstream,
+	}, providers, log, p.registry)
+}
+
+func (p *process) buildVIP(c config.VIP, connections int) (*vip, error) {
+	v := &vip{cfg: c}
+	i := slices.IndexFunc(p.cfg.Pools, func(pc config.Pool) bool { return pc.Name == c.Pool })
+	if i < 0 {
+		return nil, fmt.Errorf("no pool is named %q", c.Pool)
+	}
+	v.pool = p.pools[i]
+	l := c.Limits
+	limits := front.DefaultLimits()
+	limits.FirstByte, limits.Frame, limits.Idle, limits.Stalled, limits.Hold = l.FirstByte, l.Frame, l.Idle, l.Stalled, l.Hold
+	limits.FrameBytes, limits.InboundBytes, limits.OutboundBytes = int(l.FrameBytes), int(l.InboundBytes), int(l.OutboundBytes)
+	limits.Tags = l.Tags
+	server, err := front.New(front.Config{
+		Name:          c.Name,
+		Listen:        c.Listen,
+		LookupForward: c.Lookup == "forward",
+		ForwardWrites: c.Forward.Writes,
+		MaxConns:      connections,
+		Limits:        limits,
+	}, v.pool, p.log.Named("vip"), p.registry)
+	v.server = server
+	return v, err
+}
+
+// divide splits the limit of open files among what is configured.
+func (p *process) divide() error {
+	limit, err := openFilesLimit()
+	if err != nil {
+		return err
+	}
+	n := needs{loops: runtime.GOMAXPROCS(0), vips: p.cfg.VIPs}
+	for _, pool := range p.pools {
+		n.pools = append(n.pools, pool.Descriptors())
+	}
+	p.budget, err = divide(limit, n)
+	return err
+}
+
+// services are the parts with goroutines, in the order in which they start: operators see first, pools look for brokers
+// next, and listeners are bound without waiting for a snapshot, so that clients are held instead of refused.
+func (p *process) services() []*service {
+	all := []*service{{
+		name: "admin",
+		run:  func(context.Context) error { return p.admin.Serve() },
+		stop: p.admin.Shutdown,
+	}}
+	for i, pool := range p.pools {
+		all = append(all, &service{name: "pool " + p.cfg.Pools[i].Name, run: pool.Run})
+	}
+	for _, v := range p.vips {
+		all = append(all, &service{
+			name:  fmt.Sprintf("vip %s on %s", v.cfg.Name, v.cfg.Listen),
+			start: v.start,
+			run:   func(context.Context) error { return v.server.Run() },
+			stop:  v.server.Stop,
+		})
+	}
+	return append(all, &service{name: "readiness", run: p.watchReadiness})
+}
+
+func (v *vip) start(ctx context.Context) error {
+	select {
+	case <-v.server.Booted():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// explainBind adds the way out to an address that cannot be bound.
+func explainBind(err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w: another process has it (ss -ltnp shows which): stop that one, or choose another port", err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("%w: no interface of this machine has it: choose one that ip addr shows, or 0.0.0.0", err)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("%w: ports below 1024 need a privilege: choose a higher one, or give CAP_NET_BIND_SERVICE", err)
+	}
+	return err
+}
+
+// ownAddresses are all host:port at which clients may reach a VIP: no broker may be one of them.
+func ownAddresses(vips []config.VIP) []string {
+	own := map[string]bool{}
+	for _, v := range vips {
+		for _, a := range v.Addresses {
+			own[a] = true
+		}
+		host, port, err := net.SplitHostPort(v.Listen)
+		if err != nil || port == "0" {
+			continue
+		}
+		if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+			own[v.Listen] = true
+			continue
+		}
+		addrs, err := net.InterfaceAddrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok {
+				own[net.JoinHostPort(n.IP.String(), port)] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(own))
+}
+
+// Status implements admin.Source.
+func (p *process) Status() admin.Status {
+	st := admin.Status{
+		PID: os.Getpid(), Version: p.version, Started: p.started, UptimeSeconds: time.Since(p.started).Seconds(),
+		Admin:       p.admin.Addr(),
+		Draining:    p.draining.Load(),
+		Descriptors: admin.Descriptors{Limit: p.budget.limit, Reserve: p.budget.reserve},
+		Warnings:    slices.Clone(p.budget.warnings),
+		VIPs:        []admin.VIP{}, Pools: []backends.Status{},
+	}
+	conditions := p.Conditions()
+	st.Reason = admin.FirstFailing(conditions)
+	st.Healthy = st.Reason == ""
+	for _, v := range p.vips {
+		st.VIPs = append(st.VIPs, v.status())
+	}
+	for _, pool := range p.pools {
+		st.Pools = append(st.Pools, pool.Status())
+	}
+	return st
+}
+
+// Conditions implements admin.Source: the rules by which a client could bootstrap at every VIP.
+func (p *process) Conditions() []admin.Condition {
+	leaving := admin.Condition{Name: "process", OK: true, Detail: "serving"}
+	if p.draining.Load() {
+		leaving.OK, leaving.Detail = false, "shutting down"
+	}
+	all := []admin.Condition{leaving}
+	for _, v := range p.vips {
+		c := admin.Condition{Name: "vip " + v.cfg.Name, Detail: "not bound yet"}
+		if v.booted() {
+			c.OK, c.Detail = true, "listens on "+v.server.Addr()
+		}
+		all = append(all, c)
+	}
+	for i, pool := range p.pools {
+		if p.cfg.Pools[i].Standby {
+			continue
+		}
+		ok, reason := pool.Ready()
+		if ok {
+			reason = "clients can bootstrap"
+		}
+		all = append(all, admin.Condition{Name: "pool " + p.cfg.Pools[i].Name, OK: ok, Detail: reason})
+	}
+	return all
+}
+
+func (v *vip) booted() bool {
+	select {
+	case <-v.server.Booted():
+		return true
+	default:
+		return false
+	}
+}
+
+func (v *vip) status() admin.VIP {
+	s := admin.VIP{Status: v.server.Status(), Pool: v.cfg.Pool, Lookup: v.cfg.Lookup}
+	if !v.booted() {
+		s.Reason = "not bound yet"
+		return s
+	}
+	s.Ready, s.Reason = v.pool.Ready()
+	return s
+}
