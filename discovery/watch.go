@@ -120,7 +120,7 @@ func (w *Watcher) Run(ctx context.Context, publish func(View)) error {
 		}
 		ask = nil
 		if at, _, waiting := m.Next(); waiting {
-			ask = time.After(max(time.Until(at), time.Until(asked.Add(askAgain))))
+			ask = time.After(max(time.Until(at), time.Until(asked.Add(askAgain)), time.Millisecond))
 		}
 	}
 }
