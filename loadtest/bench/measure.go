@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/kvip/kvip/loadtest/cputime"
+	"github.com/kvip/kvip/loadtest/record"
+	"github.com/kvip/kvip/loadtest/scenario"
+)
+
+// measure runs the rounds. Round 0 warms everything up and is not kept. Within a round each operation goes over all
+// targets, one after the other, so that what the machine does meanwhile meets them alike.
+func measure(ctx context.Context, o options, ops []operation, s *stand, out io.Writer) (*report, error) {
+	r := newReport(o, ops, s)
+	for i := range s.targets {
+		idle, err := idleCPU(ctx, s.targets[i].pid)
+		if err != nil {
+			return nil, err
+		}
+		r.Idle[s.targets[i].name] = idle
+	}
+	began := time.Now()
+	for round := range o.Rounds + 1 {
+		for _, op := range ops {
+			for _, t := range s.targets {
+				c, err := measureCell(ctx, o, op, t, s.kafka.ClusterID())
+				if err != nil {
+					return nil, fmt.Errorf("%s of %s: %w", op.name, t.name, err)
+				}
+				if round > 0 {
+					c.Round = round
+					r.Cells = append(r.Cells, c)
+				}
+			}
+		}
+		fmt.Fprintf(out, "round %d of %d done after %s\n", round, o.Rounds, time.Since(began).Round(time.Second))
+	}
+	return r, nil
+}
+
+// measureCell loads one target with one operation.
+func measureCell(ctx context.Context, o options, op operation, t target, clusterID string) (cell, error) {
+	cfg := op.config(o, t.addr, clusterID)
+	var from, to time.Duration
+	var clock error
+	cfg.Observe = func(begin bool) {
+		at, err := cputime.Of(t.pid)
+		if err != nil {
+			clock = err
+		}
+		if begin {
+			from = at
+		} else {
+			to = at
+		}
+	}
+	result, err := scenario.Run(ctx, cfg)
+	switch {
+	case err != nil:
+		return cell{}, err
+	case clock != nil:
+		return cell{}, clock
+	case result.TargetFailures()+result.LocalFailures() > 0:
+		return cell{}, fmt.Errorf("operations failed: %s", failures(result))
+	case result.Answered == 0:
+		return cell{}, fmt.Errorf("no operation was answered within %s", o.Cell)
+	}
+	return cell{
+		Operation: op.name, Target: t.name,
+		CPUMicros: float64((to - from).Nanoseconds()) / 1e3 / float64(result.Answered),
+		Cores:     (to - from).Seconds() / result.Elapsed.Seconds(),
+		Rate:      result.Rate(), Answered: result.Answered,
+		P50Micros: float64(result.Stages[record.Operation].ValueAtPercentile(50)) / 1e3,
+		P99Micros: float64(result.Stages[record.Operation].ValueAtPercentile(99)) / 1e3,
+	}, nil
+}
+
+// idleCPU is what a target uses without load, as a share of one core.
+func idleCPU(ctx context.Context, pid int) (float64, error) {
+	const during = time.Second
+	from, err := cputime.Of(pid)
+	if err != nil {
+		return 0, err
+	}
+	if err := pause(ctx, during); err != nil {
+		return 0, err
+	}
+	to, err := cputime.Of(pid)
+	return (to - from).Seconds() / during.Seconds(), err
+}
