@@ -1,6 +1,10 @@
 package backends
 
-import "time"
+import (
+	"time"
+
+	"github.com/kvip/kvip/discovery"
+)
 
 // Status is one pool as /statusz.json, `kvip status` and /readyz show it. It is a copy: whoever gets it may keep it.
 type Status struct {
@@ -18,7 +22,9 @@ type Status struct {
 	Members   []MemberStatus    `json:"members"`
 	Snapshot  SnapshotStatus    `json:"snapshot"`
 	Discovery []DiscoveryStatus `json:"discovery"`
-	Forwards  ForwardStatus     `json:"forwards"`
+	// Held are members that no registry lists any more and that stay for now.
+	Held     []discovery.Held `json:"held,omitempty"`
+	Forwards ForwardStatus    `json:"forwards"`
 	// Rejected counts refused candidates by reason since the start.
 	Rejected map[string]uint64 `json:"rejected,omitempty"`
 	// Alarms are the conditions that want a person now, each a sentence.
@@ -81,25 +87,14 @@ type SnapshotStatus struct {
 
 // DiscoveryStatus is one provider.
 type DiscoveryStatus struct {
-	Provider    string          `json:"provider"`
-	LastSuccess time.Time       `json:"last_success,omitzero"`
-	LastError   string          `json:"last_error,omitempty"`
-	Instances   int             `json:"instances"`
-	Skipped     []SkippedStatus `json:"skipped,omitempty"`
-	Held        []HeldStatus    `json:"held,omitempty"`
-}
-
-// SkippedStatus is a registry entry that was not taken.
-type SkippedStatus struct {
-	ID     string `json:"id,omitempty"`
-	Addr   string `json:"addr,omitempty"`
-	Reason string `json:"reason"`
-}
-
-// HeldStatus is a member that the registry no longer lists but that is kept for now.
-type HeldStatus struct {
-	Broker string    `json:"broker"`
-	Since  time.Time `json:"since"`
+	Provider    string    `json:"provider"`
+	LastSuccess time.Time `json:"last_success,omitzero"`
+	LastError   string    `json:"last_error,omitempty"`
+	// Stale says that its last answer may lag or lack the truth.
+	Stale     bool `json:"stale,omitempty"`
+	Instances int  `json:"instances"`
+	// Skipped counts the entries of its last answer that it did not take, by reason.
+	Skipped map[string]int `json:"skipped,omitempty"`
 }
 
 // ForwardStatus is the state of forwarding as a whole.

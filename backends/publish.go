@@ -1,0 +1,144 @@
+package backends
+
+import (
+	"net"
+	"slices"
+	"strconv"
+
+	"github.com/kvip/kvip/backends/policy"
+	"github.com/kvip/kvip/backends/snapshot"
+	"github.com/kvip/kvip/protocol/answer"
+)
+
+// publish gives readers a new view; the parts that did not change are kept.
+func (w *writer) publish() {
+	v := view{generation: w.view.generation + 1, members: w.sorted, snapshot: w.cur, sticky: map[string]bool{}}
+	var forwardable []policy.Member
+	var keep []string
+	for _, m := range w.sorted {
+		if !m.usable() {
+			continue
+		}
+		keep = append(keep, m.addr)
+		v.sticky[m.addr] = true
+		if m.state == Serving {
+			forwardable = append(forwardable, policy.Member{Addr: m.addr, NodeID: m.nodeID, Rack: w.rack(m), Weight: m.inst.Weight})
+		}
+	}
+	if len(forwardable) == 0 { // better one that drains than none
+		for _, addr := range keep {
+			m := w.members[addr]
+			forwardable = append(forwardable, policy.Member{Addr: addr, NodeID: m.nodeID, Rack: w.rack(m)})
+		}
+	}
+	for _, f := range forwardable {
+		v.targets = append(v.targets, target{f.Addr, f.Rack})
+	}
+	v.picker = w.view.picker
+	if v.picker == nil || !slices.Equal(forwardable, w.forwardable) {
+		w.forwardable, v.picker = forwardable, policy.Policies[w.p.cfg.Policy](forwardable)
+	}
+	w.p.forwardUp.Keep(keep)
+	w.p.refreshUp.Keep(keep)
+	w.answers(&v)
+	w.view = v
+	w.p.view.Store(&v)
+	for _, m := range w.sorted {
+		w.showMember(m)
+	}
+	w.showReport()
+	w.observe()
+}
+
+// lists says whether the snapshot lists a node id.
+func (w *writer) lists(nodeID int32) bool { return w.cur != nil && w.cur.Broker(nodeID) != nil }
+
+// overlap is what the tables have in common.
+func (w *writer) overlap() *snapshot.APIs { return snapshot.Overlap(w.tables()) }
+
+// rack is the cluster's word on a member's rack, else the registry's.
+func (w *writer) rack(m *member) string {
+	if w.lists(m.nodeID) {
+		if b := w.cur.Broker(m.nodeID); b.Rack != nil {
+			return *b.Rack
+		}
+	}
+	return m.inst.Rack
+}
+
+// answers builds the ready answers when what they are made of has changed.
+func (w *writer) answers(v *view) {
+	if w.cur == nil {
+		return
+	}
+	apis := w.overlap()
+	if apis == nil {
+		return // nothing is known of what the brokers speak
+	}
+	heads := w.listedHeads()
+	sameHeads := slices.Equal(heads, w.heads)
+	if !sameHeads {
+		w.heads, w.headPicker = heads, nil
+		if len(heads) > 0 {
+			w.headPicker = policy.Policies[w.p.cfg.Policy](heads)
+		}
+	}
+	v.apis = apis
+	if w.set != nil && sameHeads && w.set.Snapshot() == w.cur && snapshot.SameAPIs(apis, w.apis) &&
+		apis.FinalizedFeaturesEpoch == w.apis.FinalizedFeaturesEpoch {
+		v.apis, v.set = w.apis, w.set
+		return
+	}
+	in := answer.Input{Snapshot: w.cur, APIs: apis}
+	for _, h := range heads {
+		in.Heads = append(in.Heads, h.NodeID)
+	}
+	if w.headPicker != nil {
+		in.Pick = w.headPicker.Pick
+	}
+	w.apis, w.set = apis, w.p.parts.build(in, w.set)
+	v.set = w.set
+}
+
+// tables are those that the pool's answer has to be true of: of all members, as even one that is down comes back, and of
+// all brokers that the snapshot lists and that kvip may dial. A member that is another broker than the registry takes it
+// for counts only as long as the snapshot still lists its node.
+func (w *writer) tables() []*snapshot.APIs {
+	var all []*snapshot.APIs
+	for _, m := range w.sorted {
+		if m.apis != nil && (m.state != Quarantined || w.lists(m.nodeID)) {
+			all = append(all, m.apis)
+		}
+	}
+	for id, o := range w.observed {
+		if o.apis != nil && w.lists(id) {
+			all = append(all, o.apis)
+		}
+	}
+	return all
+}
+
+// listedHeads are the brokers that may head a list: serving members that the snapshot lists; if there are none, listed
+// brokers that are not known to drain or fail; if there are none, all in turn.
+func (w *writer) listedHeads() []policy.Member {
+	var heads []policy.Member
+	known := map[int32]bool{}
+	for _, m := range w.sorted {
+		if m.nodeID < 0 {
+			continue
+		}
+		known[m.nodeID] = true
+		if m.state == Serving && w.lists(m.nodeID) {
+			heads = append(heads, policy.Member{Addr: m.addr, NodeID: m.nodeID, Rack: w.rack(m), Weight: m.inst.Weight})
+		}
+	}
+	if len(heads) > 0 {
+		return heads
+	}
+	for _, b := range w.cur.Brokers {
+		if !known[b.NodeID] {
+			heads = append(heads, policy.Member{Addr: net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))), NodeID: b.NodeID, Weight: 1})
+		}
+	}
+	return heads
+}

@@ -1,0 +1,176 @@
+package backends
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kvip/kvip/backends/snapshot"
+	"github.com/kvip/kvip/discovery"
+)
+
+const (
+	// stateVersion is raised when older files cannot be read any more; a file of another version is ignored.
+	stateVersion = 1
+	// maxState bounds what is read of a state file: a million partitions take some 60 MB.
+	maxState = 256 << 20
+)
+
+// stateFile is the file as it is written: the checksum is of the bytes of State.
+type stateFile struct {
+	Version int             `json:"version"`
+	SHA256  string          `json:"sha256"`
+	State   json.RawMessage `json:"state"`
+}
+
+// state is the last known good pool: who was in it, and what its cluster said.
+type state struct {
+	Pool      string               `json:"pool"`
+	ClusterID string               `json:"cluster_id"`
+	Saved     time.Time            `json:"saved"`
+	Members   []discovery.Instance `json:"members"`
+	APIs      []storedAPIs         `json:"apis"`
+	View      *storedView          `json:"view,omitempty"`
+}
+
+// storedAPIs is a broker's table, as the bytes of an ApiVersions answer.
+type storedAPIs struct {
+	// Broker is the registered address, or "" of a broker that no registry lists.
+	Broker   string `json:"broker,omitempty"`
+	NodeID   int32  `json:"node_id"`
+	Version  int16  `json:"version"`
+	Response []byte `json:"response"`
+}
+
+// storedView is the snapshot, as the bytes of the answers that it would be read from.
+type storedView struct {
+	// Confirmed is when, by the wall clock, a broker last confirmed it.
+	Confirmed time.Time `json:"confirmed"`
+	KRaft     bool      `json:"kraft"`
+	// Metadata is at MetadataVersion, DescribeCluster (if Described) at DescribedVersion.
+	MetadataVersion  int16  `json:"metadata_version"`
+	Metadata         []byte `json:"metadata"`
+	Described        bool   `json:"described"`
+	DescribedVersion int16  `json:"described_version"`
+	DescribeCluster  []byte `json:"describe_cluster,omitempty"`
+}
+
+// storeView encodes a snapshot at the newest versions, which hold all of it.
+func storeView(s *snapshot.Snapshot, confirmed time.Time) *storedView {
+	meta := kmsg.MetadataResponse{
+		Version: 12, Brokers: s.Brokers, ClusterID: &s.ClusterID, ControllerID: s.ControllerID, Topics: s.Topics,
+	}
+	v := &storedView{
+		Confirmed: confirmed, KRaft: s.KRaft, MetadataVersion: meta.Version, Metadata: meta.AppendTo(nil),
+		Described: s.Described != nil,
+	}
+	if v.Described {
+		desc := kmsg.NewDescribeClusterResponse()
+		desc.Version = 2
+		desc.ClusterID, desc.ControllerID, desc.Brokers = s.ClusterID, s.ControllerID, s.Described
+		v.DescribedVersion, v.DescribeCluster = desc.Version, desc.AppendTo(nil)
+	}
+	return v
+}
+
+// read decodes a stored view and judges it as a broker's word would be.
+func (v *storedView) read(rules snapshot.Rules) (*snapshot.Snapshot, error) {
+	meta := kmsg.MetadataResponse{Version: v.MetadataVersion}
+	if err := meta.ReadFrom(v.Metadata); err != nil {
+		return nil, fmt.Errorf("metadata: %w", err)
+	}
+	var desc *kmsg.DescribeClusterResponse
+	if v.Described {
+		desc = &kmsg.DescribeClusterResponse{Version: v.DescribedVersion}
+		if err := desc.ReadFrom(v.DescribeCluster); err != nil {
+			return nil, fmt.Errorf("describe_cluster: %w", err)
+		}
+	}
+	cand, fault := snapshot.Read(&meta, desc, v.KRaft, nil, rules)
+	if fault != nil {
+		return nil, fault
+	}
+	return cand.Snapshot, nil
+}
+
+func storeAPIs(broker string, nodeID int32, a *snapshot.APIs) storedAPIs {
+	r := a.Response()
+	return storedAPIs{Broker: broker, NodeID: nodeID, Version: r.Version, Response: r.AppendTo(nil)}
+}
+
+func (s storedAPIs) read() (*snapshot.APIs, error) {
+	r := kmsg.NewPtrApiVersionsResponse()
+	r.Version = s.Version
+	if err := r.ReadFrom(s.Response); err != nil {
+		return nil, fmt.Errorf("ApiVersions of node %d: %w", s.NodeID, err)
+	}
+	return snapshot.APIsOf(r), nil
+}
+
+// statePath is where a pool's state is kept.
+func statePath(dir, pool string) string { return filepath.Join(dir, pool+".json") }
+
+// saveState writes a pool's state so that a reader sees the old file or the new one, whole.
+func saveState(dir string, s *state) error {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(raw)
+	file, err := json.Marshal(stateFile{Version: stateVersion, SHA256: hex.EncodeToString(sum[:]), State: raw})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	return renameio.WriteFile(statePath(dir, s.Pool), file, 0o640)
+}
+
+// loadState reads a pool's state. No file is no error and no state; every other fault is an error that says what to do.
+func loadState(dir, pool string) (*state, error) {
+	path := statePath(dir, pool)
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(f, maxState+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > maxState {
+		return nil, fmt.Errorf("%s: larger than %d bytes; delete it", path, maxState)
+	}
+	var file stateFile
+	if err := json.Unmarshal(raw, &file); err != nil {
+		return nil, fmt.Errorf("%s: not a state file (%w); delete it", path, err)
+	}
+	if file.Version != stateVersion {
+		return nil, fmt.Errorf("%s: version %d, this kvip reads %d; it is replaced", path, file.Version, stateVersion)
+	}
+	if sum := sha256.Sum256(file.State); hex.EncodeToString(sum[:]) != file.SHA256 {
+		return nil, fmt.Errorf("%s: the checksum does not match, so the file is damaged or was edited; it is replaced", path)
+	}
+	var s state
+	if err := json.Unmarshal(file.State, &s); err != nil {
+		return nil, fmt.Errorf("%s: %w; delete it", path, err)
+	}
+	if s.Pool != pool {
+		return nil, fmt.Errorf("%s: the state of pool %q; it is replaced", path, s.Pool)
+	}
+	return &s, nil
+}
