@@ -1,0 +1,126 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kbin"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kvip/kvip/healthcheck"
+	"github.com/kvip/kvip/protocol/wire"
+)
+
+// conn is a connection to a broker with at most one request in flight.
+type conn struct {
+	net.Conn
+	opened      time.Time
+	format      *kmsg.RequestFormatter
+	limit       int
+	correlation int32
+	frame       []byte
+	list        *listing // the last broker list that came on it, nil before
+}
+
+// fault is an error with its reason.
+type fault struct {
+	reason healthcheck.Reason
+	detail string
+}
+
+func (f *fault) Error() string { return f.detail }
+
+// connect is the check that opens the connection unless one is kept.
+func connect(ctx context.Context, v *visit) (healthcheck.Reason, string) {
+	if v.conn != nil {
+		return healthcheck.OK, fmt.Sprintf("kept to %s for %v", v.conn.RemoteAddr(), time.Since(v.conn.opened).Round(time.Millisecond))
+	}
+	nc, err := v.cfg.Dial(ctx, "tcp", v.cfg.Addr)
+	if err != nil {
+		return classify(ctx, err, ReasonConnect)
+	}
+	v.conn = &conn{
+		Conn: nc, opened: time.Now(), limit: v.cfg.MaxAnswer,
+		format: kmsg.NewRequestFormatter(kmsg.FormatterClientID(v.cfg.ClientID)),
+	}
+	v.version = -1 // it may be another version of Kafka by now
+	v.res.Reconnected = true
+	return healthcheck.OK, "opened to " + nc.RemoteAddr().String()
+}
+
+// classify gives an error its reason: other when it is none of the known kinds.
+func classify(ctx context.Context, err error, other healthcheck.Reason) (healthcheck.Reason, string) {
+	var f *fault
+	var timeout net.Error
+	switch {
+	case errors.As(err, &f):
+		return f.reason, f.detail
+	case ctx.Err() != nil, errors.As(err, &timeout) && timeout.Timeout():
+		return ReasonTimeout, "no answer in time: " + err.Error()
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return ReasonRefused, err.Error()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return ReasonClosed, "the broker closed the connection: " + err.Error()
+	}
+	return other, err.Error()
+}
+
+// ask sends a request and returns the body of its answer, which is valid until the next call.
+func (c *conn) ask(ctx context.Context, req kmsg.Request) ([]byte, error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	c.correlation++
+	c.frame = c.format.AppendRequest(c.frame[:0], req, c.correlation)
+	_, err := c.Write(c.frame)
+	var frame []byte
+	if err == nil {
+		frame, err = c.read()
+	}
+	if !stop() && err == nil {
+		err = ctx.Err() // the deadline is set, or about to be: the connection is of no more use
+	}
+	if err != nil {
+		return nil, err
+	}
+	if got := int32(binary.BigEndian.Uint32(frame)); got != c.correlation {
+		return nil, badAnswer("the answer's correlation id is %d, the request's %d", got, c.correlation)
+	}
+	body := frame[4:]
+	// A flexible answer has tagged fields in its header, except that of ApiVersions (KIP-511).
+	if req.IsFlexible() && req.Key() != int16(kmsg.ApiVersions) {
+		r := kbin.Reader{Src: body}
+		kmsg.SkipTags(&r)
+		if !r.Ok() {
+			return nil, badAnswer("the tagged fields of the answer's header do not parse")
+		}
+		body = r.Src
+	}
+	return body, nil
+}
+
+// read returns one frame without its size. Memory grows with what has come, never with what a size announces.
+func (c *conn) read() ([]byte, error) {
+	var head [wire.SizeBytes]byte
+	if _, err := io.ReadFull(c, head[:]); err != nil {
+		return nil, err
+	}
+	n, bad := wire.FrameSize(head[:], c.limit)
+	if bad != wire.OK {
+		return nil, badAnswer("the answer begins with % x, which is no size up to %d (%v)", head, c.limit, bad)
+	}
+	var frame bytes.Buffer
+	if got, err := io.CopyN(&frame, c.Conn, int64(n-wire.SizeBytes)); err != nil {
+		return nil, fmt.Errorf("after %d of %d bytes: %w", got, n-wire.SizeBytes, err)
+	}
+	return frame.Bytes(), nil
+}
+
+func badAnswer(format string, args ...any) *fault {
+	return &fault{ReasonBadAnswer, fmt.Sprintf(format, args...)}
+}
