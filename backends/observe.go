@@ -109,7 +109,7 @@ func (p *Pool) dialAllowed(ctx context.Context, network, addr string) (net.Conn,
 // observerFor makes the probe of a broker outside the registry.
 func (p *Pool) observerFor(addr string, nodeID int32, report func(probe.Result)) (*probe.Prober, error) {
 	return probe.New(probe.Config{
-		Addr: addr, NodeID: nodeID, ClusterID: p.pinned, Dial: p.dialAllowed, Report: report,
+		Addr: addr, NodeID: nodeID, ClusterID: p.pinned, Dial: p.dialAllowed, Resolve: p.resolver.Lookup, Report: report,
 	})
 }
 
@@ -206,7 +206,7 @@ func (x wanted) prober(id int32, host string, port int32) *probe.Prober {
 	var err error
 	switch {
 	case ok:
-		p, err = probe.New(probe.Config{Addr: addr, NodeID: id, ClusterID: x.p.pinned, Dial: x.p.parts.dial})
+		p, err = probe.New(probe.Config{Addr: addr, NodeID: id, ClusterID: x.p.pinned, Dial: x.p.parts.dial, Resolve: x.p.resolver.Lookup})
 	case len(x.p.cfg.DialAllow) > 0 && x.p.mayDial(host):
 		p, err = x.p.observerFor(hostPort(host, port), id, nil)
 	}

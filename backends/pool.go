@@ -22,6 +22,7 @@ import (
 	"github.com/kvip/kvip/backends/upstream"
 	"github.com/kvip/kvip/discovery"
 	"github.com/kvip/kvip/healthcheck"
+	"github.com/kvip/kvip/healthcheck/probe"
 	"github.com/kvip/kvip/protocol/answer"
 	"github.com/kvip/kvip/protocol/forward"
 )
@@ -51,6 +52,7 @@ type Pool struct {
 	report   atomic.Pointer[report]
 	rejected []atomic.Uint64 // as snapshot.Reasons
 
+	resolver  *probe.Resolver
 	watcher   *discovery.Watcher
 	scheduler *healthcheck.Scheduler
 	observer  *healthcheck.Scheduler
@@ -126,6 +128,7 @@ func newPool(cfg Config, providers []discovery.Provider, log *zap.Logger, reg pr
 	p.refreshUp = upstream.New(upstream.Options{
 		MaxConns: 1, MaxTotal: maxRefreshConns, Idle: time.Minute, DialTimeout: dialTimeout, Dial: dial,
 	})
+	p.resolver = probe.NewResolver(nil)
 	p.writer = newWriter(p)
 	hc := healthcheck.Config{
 		Interval: cfg.Health.Interval, Timeout: cfg.Health.Timeout, Rise: cfg.Health.Rise, Fall: cfg.Health.Fall,

@@ -195,7 +195,7 @@ func (w *writer) watch(m *member) {
 			}
 			return 1
 		},
-		Dial:   p.parts.dial,
+		Dial: p.parts.dial, Resolve: p.resolver.Lookup,
 		Report: func(r probe.Result) { m.result.Store(&r) },
 	})
 	if err == nil {
