@@ -20,12 +20,13 @@ const (
 
 // commands is what kong reads the command line into.
 type commands struct {
-	Demo    demoCommand    `cmd:"" help:"Run a Kafka cluster in this process with a VIP in front, and a client through it."`
-	Serve   serveCommand   `cmd:"" help:"Run the gateway."`
-	Check   checkCommand   `cmd:"" help:"Read a configuration as serve would, and show everything that is wrong with it."`
-	Status  statusCommand  `cmd:"" help:"Show whether a running kvip is healthy, and if not, why."`
-	Probe   probeCommand   `cmd:"" help:"Run the checks of a pool's health probe against one broker, step by step."`
-	Version versionCommand `cmd:"" help:"Show the version, and those of what it is built from."`
+	Demo     demoCommand     `cmd:"" help:"Run a Kafka cluster in this process with a VIP in front, and a client through it."`
+	Serve    serveCommand    `cmd:"" help:"Run the gateway."`
+	Check    checkCommand    `cmd:"" help:"Read a configuration as serve would, and show everything that is wrong with it."`
+	Status   statusCommand   `cmd:"" help:"Show whether a running kvip is healthy, and if not, why."`
+	Probe    probeCommand    `cmd:"" help:"Run the checks of a pool's health probe against one broker, step by step."`
+	Loadtest loadtestCommand `cmd:"" help:"Load a bootstrap address with virtual clients, and check what they are told."`
+	Version  versionCommand  `cmd:"" help:"Show the version, and those of what it is built from."`
 }
 
 // streams are where commands write.

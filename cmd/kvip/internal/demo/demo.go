@@ -62,25 +62,40 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer os.RemoveAll(state)
 
-	proof := errors.New("left before a client could bootstrap")
-	if !o.Once {
-		proof = nil
+	var proof error
+	if o.Once {
+		proof = errors.New("left before a client could bootstrap")
 	}
+	// The cluster is in this process: what has not worked by then never will.
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	timer := time.AfterFunc(proofTimeout, func() { giveUp(errNotReady) })
 	cfg := configuration(o, state, cluster.ListenAddrs())
 	err = run.Serve(ctx, cfg, run.Options{
 		Version: o.Version, Log: o.Log, Level: o.Level,
 		Ready: func(ctx context.Context, st admin.Status, leave func()) {
+			timer.Stop()
 			if o.Once {
 				defer leave()
 			}
 			proof = show(ctx, o, st, cluster.ListenAddrs())
 		},
 	})
-	if err != nil {
+	if err := errors.Join(err, notReady(ctx)); err != nil {
 		return err
 	}
 	fmt.Fprintln(o.Out, "\nThe demo has ended cleanly.")
 	return proof
+}
+
+// errNotReady is a demo in which no client could ever bootstrap.
+var errNotReady = fmt.Errorf("no client could bootstrap within %s (-v shows kvip's log)", proofTimeout)
+
+func notReady(ctx context.Context) error {
+	if err := context.Cause(ctx); errors.Is(err, errNotReady) {
+		return err
+	}
+	return nil
 }
 
 // configuration is the kvip.yaml that the demo would have.

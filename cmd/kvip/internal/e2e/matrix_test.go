@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"github.com/kvip/kvip/loadtest/clients"
 	"github.com/kvip/kvip/loadtest/lab"
 )
@@ -109,8 +111,10 @@ func lose(t *testing.T, cs []clients.Client) {
 			}
 			r := &run{}
 			runs[via+" "+c.Name] = r
+			// Both lose a leader and their group's coordinator.
+			group := coordinatedBy(t, k.Node(1), topic)
 			wg.Go(func() {
-				r.res, r.err = c.Run(ctx, clients.Options{Bootstrap: addr, Topic: topic, Mode: clients.Steady, Seconds: 24})
+				r.res, r.err = c.Run(ctx, clients.Options{Bootstrap: addr, Topic: topic, Group: group, Mode: clients.Steady, Seconds: 24})
 			})
 		}
 	}
@@ -146,4 +150,22 @@ func lose(t *testing.T, cs []clients.Client) {
 	if err != nil || !fresh.OK {
 		t.Errorf("a fresh %s after the loss: %v %s\n%s", cs[0].Name, err, fresh.Reason, fresh.Output)
 	}
+}
+
+// coordinatedBy returns a group whose coordinator is that node.
+func coordinatedBy(t *testing.T, n *lab.Node, prefix string) string {
+	t.Helper()
+	var group string
+	i := 0
+	eventually(t, 30*time.Second, "a group that the node coordinates", func() bool {
+		group, i = fmt.Sprintf("%s-%d", prefix, i), i+1
+		q := kmsg.NewPtrFindCoordinatorRequest()
+		q.Version, q.CoordinatorKey = 3, group
+		resp, err := lab.Exchange(within(t, 5*time.Second), n.Addr(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.(*kmsg.FindCoordinatorResponse).NodeID == n.ID
+	})
+	return group
 }

@@ -15,8 +15,6 @@ const (
 	baseDescriptors = 16
 	// loopDescriptors: poller, wake-up and listener of one event loop.
 	loopDescriptors = 3
-	// poolMembers is how many members a pool has room for before any is known; see poolReserve.
-	poolMembers = 3
 	// A VIP with fewer connections than minConnections is useless, below warnConnections it is cramped.
 	minConnections  = 16
 	warnConnections = 1000

@@ -31,38 +31,64 @@ type vip struct {
 	server *front.Server
 }
 
-// build makes everything that cfg names, and starts nothing.
+// build makes everything that cfg names, and binds the listeners' addresses; no client is served yet.
 func (p *process) build() error {
-	p.registry = prometheus.NewRegistry()
-	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := os.MkdirAll(p.cfg.StateDir, 0o750); err != nil {
+		return fmt.Errorf("state_dir: %w: create it for kvip's user, or name another", err)
+	}
+	if err := p.buildPools(); err != nil {
+		return err
+	}
 	p.admin = admin.New(admin.Config(p.cfg.Admin), p, p.registry, p.log.Named("admin"))
 	if err := p.admin.Listen(p.leaving); err != nil {
 		return fmt.Errorf("admin: %w", err)
 	}
-	if err := os.MkdirAll(p.cfg.StateDir, 0o750); err != nil {
-		return fmt.Errorf("state_dir: %w: create it for kvip's user, or name another", err)
-	}
-	for _, pc := range p.cfg.Pools {
-		pool, err := p.buildPool(pc)
-		if err != nil {
-			return fmt.Errorf("pool %s: %w", pc.Name, err)
-		}
-		p.pools = append(p.pools, pool)
-	}
-	if err := p.divide(); err != nil {
-		return err
-	}
 	for i, vc := range p.cfg.VIPs {
 		v, err := p.buildVIP(vc, p.budget.caps[i])
 		if err != nil {
-			return fmt.Errorf("vip %s: %w", vc.Name, err)
+			return err
 		}
 		p.vips = append(p.vips, v)
 	}
 	return nil
 }
 
-func (p *process) buildPool(c config.Pool) (*backends.Pool, error) {
+// buildPools makes the pools and the descriptor budget. Where the limit of open files is small, pools get fewer
+// connections for forwards, so that most of the limit is left for clients.
+func (p *process) buildPools() error {
+	limit, err := openFilesLimit()
+	if err != nil {
+		return err
+	}
+	for halvings := 0; ; halvings++ {
+		p.registry = prometheus.NewRegistry()
+		p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		p.pools = nil
+		n := needs{loops: runtime.GOMAXPROCS(0), vips: p.cfg.VIPs}
+		var lowered []string
+		least := true
+		for _, pc := range p.cfg.Pools {
+			most := max(pc.MaxUpstream>>halvings, 1)
+			least = least && most == 1
+			if most < pc.MaxUpstream {
+				lowered = append(lowered, fmt.Sprintf("pool %s: max_upstream is %d instead of %d, for the limit of open files is %d", pc.Name, most, pc.MaxUpstream, limit))
+			}
+			pool, err := p.buildPool(pc, most)
+			if err != nil {
+				return fmt.Errorf("pool %s: %w", pc.Name, err)
+			}
+			p.pools = append(p.pools, pool)
+			n.pools = append(n.pools, pool.Descriptors())
+		}
+		p.budget, err = divide(limit, n)
+		if err == nil && p.budget.reserve <= limit/2 || least {
+			p.budget.warnings = append(p.budget.warnings, lowered...)
+			return err
+		}
+	}
+}
+
+func (p *process) buildPool(c config.Pool, maxUpstream int) (*backends.Pool, error) {
 	log := p.log.Named("pool").With(zap.String("pool", c.Name))
 	var providers []discovery.Provider
 	for i, source := range c.Discovery {
@@ -88,7 +114,7 @@ func (p *process) buildPool(c config.Pool) (*backends.Pool, error) {
 		StateDir:     p.cfg.StateDir,
 		DialAllow:    c.DialAllow,
 		VIPAddresses: ownAddresses(p.cfg.VIPs),
-		MaxUpstream:  c.MaxUpstream,
+		MaxUpstream:  maxUpstream,
 	}, providers, log, p.registry)
 }
 
@@ -114,20 +140,6 @@ func (p *process) buildVIP(c config.VIP, connections int) (*vip, error) {
 	}, v.pool, p.log.Named("vip"), p.registry)
 	v.server = server
 	return v, err
-}
-
-// divide splits the limit of open files among what is configured.
-func (p *process) divide() error {
-	limit, err := openFilesLimit()
-	if err != nil {
-		return err
-	}
-	n := needs{loops: runtime.GOMAXPROCS(0), vips: p.cfg.VIPs}
-	for _, pool := range p.pools {
-		n.pools = append(n.pools, pool.Descriptors())
-	}
-	p.budget, err = divide(limit, n)
-	return err
 }
 
 // services are the parts with goroutines, in the order in which they start: operators see first, pools look for brokers
