@@ -53,9 +53,6 @@ func (w *writer) publish() {
 // lists says whether the snapshot lists a node id.
 func (w *writer) lists(nodeID int32) bool { return w.cur != nil && w.cur.Broker(nodeID) != nil }
 
-// overlap is what the tables have in common.
-func (w *writer) overlap() *snapshot.APIs { return snapshot.Overlap(w.tables()) }
-
 // rack is the cluster's word on a member's rack, else the registry's.
 func (w *writer) rack(m *member) string {
 	if w.lists(m.nodeID) {
@@ -71,7 +68,7 @@ func (w *writer) answers(v *view) {
 	if w.cur == nil {
 		return
 	}
-	apis := w.overlap()
+	apis := snapshot.Overlap(w.tables())
 	if apis == nil {
 		return // nothing is known of what the brokers speak
 	}

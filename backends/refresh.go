@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,8 +54,10 @@ func (w *writer) startRefresh(ctx context.Context) (wait time.Duration, due bool
 	}
 	r.rotation++
 	r.running, r.started = true, time.Now()
+	tables := w.tables()
 	plan := plan{
-		askees: askees, cur: w.cur, retired: &w.retired, doubted: r.doubted, overlap: w.overlap(),
+		askees: askees, cur: w.cur, retired: &w.retired, doubted: r.doubted, overlap: snapshot.Overlap(tables),
+		kraft:   slices.ContainsFunc(tables, (*snapshot.APIs).KRaft),
 		rules:   snapshot.Rules{ClusterID: w.clusterID, VIP: vipAddresses(w.p.cfg.VIPAddresses)},
 		timeout: w.askTimeout(),
 	}

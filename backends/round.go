@@ -34,7 +34,9 @@ type plan struct {
 	doubted int
 	// overlap caps the versions asked for, so that the view does not depend on which broker is asked.
 	overlap *snapshot.APIs
-	rules   snapshot.Rules
+	// kraft says which kind of cluster it is, whichever broker is asked.
+	kraft bool
+	rules snapshot.Rules
 	// timeout bounds what one broker may take.
 	timeout time.Duration
 }
@@ -231,9 +233,8 @@ func (r *refresher) hear(ctx context.Context, p plan, a askee) (op opinion, faul
 			return op, &snapshot.Fault{Reason: snapshot.Malformed, Detail: err.Error()}, nil
 		}
 	}
-	kraft := a.apis.KRaft()
-	prints, printed := fingerprints(&meta, described, kraft, body, descBody)
-	cand, fault := snapshot.Read(&meta, described, kraft, p.cur, p.rules)
+	prints, printed := fingerprints(&meta, described, p.kraft, body, descBody)
+	cand, fault := snapshot.Read(&meta, described, p.kraft, p.cur, p.rules)
 	if fault != nil {
 		return op, fault, nil
 	}
