@@ -78,11 +78,24 @@ func TestLosingOneBrokerAndGainingAnotherIsNoWorseThanDirect(t *testing.T) {
 	cs := chosen(func(c clients.Client) bool { return c.Kafka4 })
 	install(t, cs)
 	for batch := range slices.Chunk(cs, 4) {
-		t.Run(batch[0].Name+" and others", func(t *testing.T) { lose(t, batch) })
+		t.Run(batch[0].Name+" and others", func(t *testing.T) {
+			worse := lose(t, batch)
+			// Whether a client trips over a dead coordinator is a matter of milliseconds, directly too: kafka-python 3.0 does
+			// now and then. What is the VIP's doing happens again.
+			for range 2 {
+				if len(worse) > 0 {
+					worse = lose(t, worse)
+				}
+			}
+			for _, c := range worse {
+				t.Errorf("%s fails through the VIP where it does not directly, three times in a row", c.Name)
+			}
+		})
 	}
 }
 
-func lose(t *testing.T, cs []clients.Client) {
+// lose returns the clients for which the VIP was worse than direct.
+func lose(t *testing.T, cs []clients.Client) (worse []clients.Client) {
 	ctx := within(t, 6*time.Minute)
 	k, err := lab.StartKafka(ctx, lab.KafkaConfig{Racks: []string{"a", "b", "c"}})
 	if err != nil {
@@ -142,14 +155,16 @@ func lose(t *testing.T, cs []clients.Client) {
 		direct, vip := runs["direct "+c.Name], runs["vip "+c.Name]
 		t.Logf("%-20s direct: produced %d, errors %d %s; vip: produced %d, errors %d %s", c.Name, direct.res.Produced, direct.res.Errors,
 			direct.res.Reason, vip.res.Produced, vip.res.Errors, vip.res.Reason)
-		if vip.err != nil || !vip.res.OK && direct.res.OK || vip.res.Errors > direct.res.Errors {
-			t.Errorf("%s fails through the VIP where it does not directly: %v %s\n%s", c.Name, vip.err, vip.res.Reason, vip.res.Output)
+		if vip.err != nil || !vip.res.OK && direct.res.OK || direct.res.OK && vip.res.Errors > direct.res.Errors {
+			t.Logf("%s is worse off through the VIP: %v %s\n%s", c.Name, vip.err, vip.res.Reason, vip.res.Output)
+			worse = append(worse, c)
 		}
 	}
 	fresh, err := cs[0].Run(context.WithoutCancel(ctx), clients.Options{Bootstrap: g.addr, Topic: "after-" + cs[0].Name, Count: 20})
 	if err != nil || !fresh.OK {
 		t.Errorf("a fresh %s after the loss: %v %s\n%s", cs[0].Name, err, fresh.Reason, fresh.Output)
 	}
+	return worse
 }
 
 // coordinatedBy returns a group whose coordinator is that node.
