@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kvip/kvip/loadtest/engine"
-	"github.com/kvip/kvip/loadtest/failure"
 	"github.com/kvip/kvip/loadtest/kafka"
 	"github.com/kvip/kvip/loadtest/scenario"
 )
@@ -70,13 +69,4 @@ func (c *Command) config(ctx context.Context) (scenario.Config, error) {
 		return cfg, fmt.Errorf("%s is not on this machine's loopback; --yes-really loads it all the same", c.Target)
 	}
 	return cfg, cfg.Validate()
-}
-
-// Failures lists the classes of failure by name, as reports and assertions use them.
-func Failures() []string {
-	var names []string
-	for class := failure.None + 1; class < failure.Classes; class++ {
-		names = append(names, class.String())
-	}
-	return names
 }

@@ -15,13 +15,6 @@ import (
 // targets, one after the other, so that what the machine does meanwhile meets them alike.
 func measure(ctx context.Context, o options, ops []operation, s *stand, out io.Writer) (*report, error) {
 	r := newReport(o, ops, s)
-	for i := range s.targets {
-		idle, err := idleCPU(ctx, s.targets[i].pid)
-		if err != nil {
-			return nil, err
-		}
-		r.Idle[s.targets[i].name] = idle
-	}
 	began := time.Now()
 	for round := range o.Rounds + 1 {
 		for _, op := range ops {
@@ -37,6 +30,13 @@ func measure(ctx context.Context, o options, ops []operation, s *stand, out io.W
 			}
 		}
 		fmt.Fprintf(out, "round %d of %d done after %s\n", round, o.Rounds, time.Since(began).Round(time.Second))
+	}
+	for i := range s.targets {
+		idle, err := idleCPU(ctx, s.targets[i].pid)
+		if err != nil {
+			return nil, err
+		}
+		r.Idle[s.targets[i].name] = idle
 	}
 	return r, nil
 }
@@ -72,13 +72,13 @@ func measureCell(ctx context.Context, o options, op operation, t target, cluster
 		Operation: op.name, Target: t.name,
 		CPUMicros: float64((to - from).Nanoseconds()) / 1e3 / float64(result.Answered),
 		Cores:     (to - from).Seconds() / result.Elapsed.Seconds(),
-		Rate:      result.Rate(), Answered: result.Answered,
+		Rate:      result.Rate(), Answered: result.Answered, Bytes: float64(result.Bytes) / float64(result.Answered),
 		P50Micros: float64(result.Stages[record.Operation].ValueAtPercentile(50)) / 1e3,
 		P99Micros: float64(result.Stages[record.Operation].ValueAtPercentile(99)) / 1e3,
 	}, nil
 }
 
-// idleCPU is what a target uses without load, as a share of one core.
+// idleCPU is what a target uses without load, in cores: after the rounds, when a broker has its start behind it.
 func idleCPU(ctx context.Context, pid int) (float64, error) {
 	const during = time.Second
 	from, err := cputime.Of(pid)

@@ -25,6 +25,7 @@ type cell struct {
 	Cores     float64 `json:"cores"`         // of the server's, while measured
 	Rate      float64 `json:"ops_per_second"`
 	Answered  uint64  `json:"answered"`
+	Bytes     float64 `json:"answer_bytes_per_op"`
 	P50Micros float64 `json:"p50_us"`
 	P99Micros float64 `json:"p99_us"`
 }
@@ -156,6 +157,13 @@ func (r *report) print(w io.Writer) {
 		rates.AppendRow(row)
 	}
 	rates.Render()
+	for _, op := range r.operations {
+		fmt.Fprintf(w, "%s, bytes of answers per operation:", op.name)
+		for _, name := range r.targets {
+			fmt.Fprintf(w, " %s %.0f", name, spreadOf(r.pick(op.name, name, func(c cell) float64 { return c.Bytes })).Median)
+		}
+		fmt.Fprintln(w)
+	}
 	for _, name := range r.targets {
 		fmt.Fprintf(w, "%s without load: %.1f %% of a core\n", name, r.Idle[name]*100)
 	}

@@ -61,10 +61,7 @@ type View struct {
 	Fault           failure.Class // what is wrong with the answer on its own
 	Detail          string
 	ClusterID       string // "": the version does not say
-	Brokers         []string
-	Topics          int
-	Partitions      int
-	PartitionErrors int // partitions with an error code: the truth while brokers are down, so no fault by itself
+	PartitionErrors int    // partitions with an error code: the truth while brokers are down, so no fault by itself
 	epochs          *epochs
 }
 
@@ -133,18 +130,13 @@ func (k *Checker) judge(version int16, topics int, body []byte) *View {
 		return v
 	}
 	v.ClusterID = string(m.ClusterID)
-	for _, b := range m.Brokers {
-		v.Brokers = append(v.Brokers, fmt.Sprintf("%s:%d", b.Host, b.Port))
-	}
 	for _, t := range m.Topics {
-		v.Partitions += len(t.Partitions)
 		for _, p := range t.Partitions {
 			if p.ErrorCode != 0 {
 				v.PartitionErrors++
 			}
 		}
 	}
-	v.Topics = len(m.Topics)
 	v.epochs = k.intern(m)
 	v.Fault, v.Detail = k.fault(m, version, topics)
 	return v

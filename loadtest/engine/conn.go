@@ -53,12 +53,6 @@ func (l *Loop) NewConn(h Handler) *Conn {
 	return c
 }
 
-// Loop is the loop that drives the connection.
-func (c *Conn) Loop() *Loop { return c.loop }
-
-// Established says whether the TCP connection stands.
-func (c *Conn) Established() bool { return c.state == established }
-
 // Dial begins to connect from a local address (nil: the kernel's choice); Connected or Failed follows. A failure that is
 // known at once is returned instead of told to the handler. Dialling an open connection closes it first.
 func (c *Conn) Dial(from unix.Sockaddr, to *Target) failure.Class {

@@ -13,12 +13,6 @@ var started = time.Now()
 // Now reads the clock.
 func Now() Time { return Time(time.Since(started)) }
 
-// At converts a wall clock reading taken in this process.
-func At(t time.Time) Time { return Time(t.Sub(started)) }
-
-// Wall is t on the wall clock as it stood when the process began.
-func (t Time) Wall() time.Time { return started.Add(time.Duration(t)) }
-
 // Add returns t+d.
 func (t Time) Add(d time.Duration) Time { return t + Time(d) }
 

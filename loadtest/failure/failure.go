@@ -4,7 +4,6 @@ package failure
 
 import (
 	"errors"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -58,16 +57,6 @@ func (c Class) String() string {
 
 // Local says that this machine failed, not the target.
 func (c Class) Local() bool { return c >= LocalPorts && c < Classes }
-
-// Parse is String's inverse. The error lists the names.
-func Parse(name string) (Class, error) {
-	for c, n := range names {
-		if n == name {
-			return Class(c), nil
-		}
-	}
-	return None, errors.New("unknown failure class " + name + "; one of " + strings.Join(names[1:], ", "))
-}
 
 // Error is a failed operation: its class and what was seen.
 type Error struct {
