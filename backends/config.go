@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvip/kvip/backends/policy"
+	"github.com/kvip/kvip/backends/upstream"
 )
 
 // Config is one pool as the configuration describes it. Zero durations and counts mean the defaults of DefaultConfig.
@@ -36,6 +37,8 @@ type Config struct {
 	VIPAddresses []string
 	// MaxUpstream bounds the connections to one broker that carry forwarded requests, one in flight on each.
 	MaxUpstream int
+	// MaxAnswer bounds one answer of a broker in bytes, to a refresh or a forward: 64 MiB hold a million partitions.
+	MaxAnswer int
 }
 
 // Health says how members are probed.
@@ -55,6 +58,7 @@ func DefaultConfig() Config {
 		MaxStale:    5 * time.Minute,
 		ShrinkHold:  time.Minute,
 		MaxUpstream: 16,
+		MaxAnswer:   upstream.DefaultMaxAnswer,
 	}
 }
 
@@ -76,6 +80,7 @@ func (c Config) withDefaults() Config {
 		{&c.Health.Rise, &d.Health.Rise},
 		{&c.Health.Fall, &d.Health.Fall},
 		{&c.MaxUpstream, &d.MaxUpstream},
+		{&c.MaxAnswer, &d.MaxAnswer},
 	} {
 		if *f.v == 0 {
 			*f.v = *f.d
@@ -94,8 +99,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("pool name %q: give it a name that is fit for a file name, without / and not starting with a dot", c.Name)
 	case c.Health.Interval < 0 || c.Health.Timeout < 0 || c.MaxAge < 0 || c.MaxStale < 0 || c.ShrinkHold < 0:
 		return fmt.Errorf("pool %s: a duration is negative: give positive ones", c.Name)
-	case c.Health.Rise < 0 || c.Health.Fall < 0 || c.MaxUpstream < 0:
-		return fmt.Errorf("pool %s: rise, fall and max_upstream have to be 1 or more", c.Name)
+	case c.Health.Rise < 0 || c.Health.Fall < 0 || c.MaxUpstream < 0 || c.MaxAnswer < 0:
+		return fmt.Errorf("pool %s: rise, fall, the upstream connections and the largest answer have to be 1 or more", c.Name)
 	case c.MaxStale < c.MaxAge:
 		return fmt.Errorf("pool %s: max_stale %v is below max_age %v: raise it", c.Name, c.MaxStale, c.MaxAge)
 	}

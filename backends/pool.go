@@ -120,13 +120,13 @@ func newPool(cfg Config, providers []discovery.Provider, log *zap.Logger, reg pr
 	p.clusterID.Store(&cfg.ClusterID)
 	dial := func(ctx context.Context, addr string) (net.Conn, error) { return with.dial(ctx, "tcp", addr) }
 	p.forwardUp = upstream.New(upstream.Options{
-		MaxConns: cfg.MaxUpstream, MaxTotal: maxUpstreamTotal, Dial: dial,
+		MaxConns: cfg.MaxUpstream, MaxTotal: maxUpstreamTotal, MaxAnswer: cfg.MaxAnswer, Dial: dial,
 		Check: func(ctx context.Context, _ string, c *upstream.Conn) error {
 			return checkCluster(ctx, c.RoundTrip, p.pinned())
 		},
 	})
 	p.refreshUp = upstream.New(upstream.Options{
-		MaxConns: 1, MaxTotal: maxRefreshConns, Idle: time.Minute, DialTimeout: dialTimeout, Dial: dial,
+		MaxConns: 1, MaxTotal: maxRefreshConns, MaxAnswer: cfg.MaxAnswer, Idle: time.Minute, DialTimeout: dialTimeout, Dial: dial,
 	})
 	p.resolver = probe.NewResolver(nil)
 	p.writer = newWriter(p)

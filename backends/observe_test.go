@@ -1,0 +1,136 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kvip/kvip/discovery"
+)
+
+// A pool in whose registry only some brokers are: with dial_allow the table is true of the others too, and nothing is
+// forwarded to them; without it they hear nothing of kvip. Loopback and real time, as it is the real dialler that is held
+// to dial_allow.
+func TestBrokersOutsideTheRegistry(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		allow []netip.Prefix
+		asked bool
+	}{
+		{"allowed", []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, true},
+		{"others are allowed", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, false},
+		{"none is allowed", nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cluster, err := kfake.NewCluster(kfake.ClusterID("A"), kfake.NumBrokers(2))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cluster.Close()
+			var asked, other atomic.Int32
+			lie(cluster, 18, []int32{1}, func(req kmsg.Request) *kmsg.ApiVersionsResponse {
+				asked.Add(1)
+				return oldTable(req)
+			})
+			cluster.ControlKey(10, func(kmsg.Request) (kmsg.Response, error, bool) {
+				cluster.KeepControl()
+				if cluster.CurrentNode() == 1 {
+					other.Add(1)
+				}
+				return nil, nil, false
+			})
+			registered := cluster.ListenAddrs()[0]
+			host, port, _ := net.SplitHostPort(registered)
+			n, _ := strconv.Atoi(port)
+			reg := newRegistry()
+			reg.updates <- discovery.Update{Instances: []discovery.Instance{{Host: host, Port: n, NodeID: -1, Weight: 1}}}
+			p, err := newPool(Config{Name: "orders", DialAllow: c.allow}, []discovery.Provider{reg}, nil, nil, parts{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- p.Run(ctx) }()
+			eventually(t, 5*time.Second, "ready", func() bool { ok, _ := p.Ready(); return ok })
+			if _, hi, _ := p.view.Load().apis.Range(0); (hi == 7) != c.asked {
+				t.Errorf("Produce up to %d in the first view, the other broker's 7 counts: %v", hi, c.asked)
+			}
+			w := &world{t: t, pool: p}
+			for range 4 {
+				if r := find(w, 0); r.Err != nil || r.Broker != registered {
+					t.Errorf("a forward: %+v", r)
+				}
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if (asked.Load() > 0) != c.asked || other.Load() > 0 {
+				t.Errorf("the broker outside the registry was asked for its table %d times, got %d forwards", asked.Load(), other.Load())
+			}
+		})
+	}
+}
+
+func TestALookAtTheAnswersAllocatesNothing(t *testing.T) {
+	p, err := newPool(Config{Name: "orders"}, []discovery.Provider{newRegistry()}, nil, nil, parts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.writer.cur = started(t).cur
+	p.writer.sorted = []*member{{addr: "b0", state: Serving, apis: modern}}
+	p.writer.publish()
+	p.confirmed.Store(int64(p.parts.now()))
+	if p.Answers(p.parts.now()) == nil {
+		t.Fatal("nothing is answered")
+	}
+	if n := testing.AllocsPerRun(1000, func() { p.Answers(p.parts.now()) }); n != 0 {
+		t.Errorf("it allocates %v times", n)
+	}
+}
+
+func TestAConfigurationThatCannotWork(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{}, `pool name ""`},
+		{Config{Name: "../x"}, `pool name "../x"`},
+		{Config{Name: "p", Policy: "best"}, `pool p: unknown policy "best": take one of round-robin`},
+		{Config{Name: "p", MaxAge: time.Minute, MaxStale: time.Second}, "pool p: max_stale 1s is below max_age 1m0s: raise it"},
+		{Config{Name: "p", MaxUpstream: -1}, "have to be 1 or more"},
+		{Config{Name: "p", MaxAge: -1}, "a duration is negative"},
+	} {
+		_, err := New(c.cfg, []discovery.Provider{newRegistry()}, nil, nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: got %v, want %q in it", c.cfg, err, c.want)
+		}
+	}
+	if _, err := New(Config{Name: "p"}, nil, nil, nil); !errors.Is(err, errNoProvider) {
+		t.Errorf("without a provider: %v", err)
+	}
+}
+
+// The reserve that the front takes out of its descriptors holds in a large pool too.
+func TestDescriptorsAreBounded(t *testing.T) {
+	p, err := newPool(Config{Name: "orders"}, []discovery.Provider{newRegistry()}, nil, nil, parts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := p.Descriptors(); n < 100 || n > 1000 {
+		t.Errorf("%d with nothing known, want some hundreds", n)
+	}
+	p.view.Store(&view{members: make([]*member, 2000)})
+	if n := p.Descriptors(); n > 5000 {
+		t.Errorf("%d with 2,000 members, want one for each probe and a bounded rest", n)
+	}
+}
