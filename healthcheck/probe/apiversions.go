@@ -102,16 +102,17 @@ func (v *visit) takeTable(version int16, body []byte) (lower int16, err error) {
 	return -1, nil
 }
 
-// toAPIs sorts the answer, and refuses a table that contradicts itself.
+// toAPIs sorts the answer, leaves out keys that have no version, and refuses a table that contradicts itself.
 func toAPIs(a *kmsg.ApiVersionsResponse) (*snapshot.APIs, error) {
 	out := &snapshot.APIs{
 		Keys: a.ApiKeys, SupportedFeatures: a.SupportedFeatures, FinalizedFeatures: a.FinalizedFeatures,
 		FinalizedFeaturesEpoch: a.FinalizedFeaturesEpoch, ZkMigrationReady: a.ZkMigrationReady,
 	}
+	out.Keys = slices.DeleteFunc(out.Keys, func(k kmsg.ApiVersionsResponseApiKey) bool { return k.MinVersion < 0 || k.MinVersion > k.MaxVersion })
 	slices.SortFunc(out.Keys, func(a, b kmsg.ApiVersionsResponseApiKey) int { return int(a.ApiKey) - int(b.ApiKey) })
 	for i, k := range out.Keys {
-		if k.MinVersion < 0 || k.MinVersion > k.MaxVersion || i > 0 && out.Keys[i-1].ApiKey == k.ApiKey {
-			return nil, badAnswer("ApiVersions lists key %d from %d to %d, or twice", k.ApiKey, k.MinVersion, k.MaxVersion)
+		if i > 0 && out.Keys[i-1].ApiKey == k.ApiKey {
+			return nil, badAnswer("ApiVersions lists key %d twice", k.ApiKey)
 		}
 	}
 	slices.SortFunc(out.SupportedFeatures, func(a, b kmsg.ApiVersionsResponseSupportedFeature) int { return strings.Compare(a.Name, b.Name) })
