@@ -95,16 +95,6 @@ func MavenJars(ctx context.Context, name string, artifacts ...string) (string, e
 	})
 }
 
-// KafkaJars returns the directory that holds the jars of one version of Kafka: broker, clients and tools.
-func KafkaJars(ctx context.Context, version string) (string, error) {
-	b, ok := kafkaBuilds[version]
-	if !ok {
-		_, err := buildFor(version, false)
-		return "", err
-	}
-	return MavenJars(ctx, "kafka-"+version, b.artifacts...)
-}
-
 func fingerprint(parts ...string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(parts, "\x00"))))[:12]
 }
@@ -127,7 +117,7 @@ func newJavaApp(ctx context.Context, version string, zookeeper bool) (*javaApp, 
 	if err != nil {
 		return nil, err
 	}
-	dir, err := KafkaJars(ctx, version)
+	dir, err := MavenJars(ctx, "kafka-"+version, build.artifacts...)
 	if err != nil {
 		return nil, err
 	}
