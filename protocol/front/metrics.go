@@ -41,7 +41,7 @@ func (m *collector) Describe(ch chan<- *prometheus.Desc) {
 func (m *collector) Collect(ch chan<- prometheus.Metric) {
 	s := m.server
 	ch <- prometheus.MustNewConstMetric(m.conns, prometheus.GaugeValue, float64(s.conns.Load()))
-	ch <- prometheus.MustNewConstMetric(m.limit, prometheus.GaugeValue, float64(s.cfg.MaxConns))
+	ch <- prometheus.MustNewConstMetric(m.limit, prometheus.GaugeValue, float64(s.most.Load()))
 	for _, r := range session.Reasons() {
 		ch <- prometheus.MustNewConstMetric(m.closed, prometheus.CounterValue, float64(s.closes[r].Load()), r.String())
 	}

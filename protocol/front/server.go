@@ -61,6 +61,7 @@ type Server struct {
 	loops atomic.Pointer[[]*loop]
 
 	conns     atomic.Int64
+	most      atomic.Int64    // the cap on conns
 	closes    []atomic.Uint64 // by session.Reason
 	writable  *writable
 	finishing sync.WaitGroup
@@ -78,6 +79,7 @@ func New(cfg Config, pool session.Pool, log *zap.Logger, reg prometheus.Register
 	sc.LookupForward, sc.ForwardWrites = cfg.LookupForward, cfg.ForwardWrites
 	sc.FrameBytes, sc.TagLimit, sc.Hold = s.limits.FrameBytes, s.limits.Tags, s.limits.Hold
 	s.vip.Config, s.vip.Pool = sc, pool
+	s.most.Store(int64(cfg.MaxConns))
 	s.closes = make([]atomic.Uint64, len(session.Reasons())+1)
 	s.loops.Store(&[]*loop{})
 	var err error
@@ -132,6 +134,10 @@ func (s *Server) Booted() <-chan struct{} { return s.booted }
 // Addr is the address that the server listens on.
 func (s *Server) Addr() string { return s.addr }
 
+// SetMaxConns changes the cap on connections: pools that grow need descriptors. Connections above a lower cap leave as
+// newcomers arrive.
+func (s *Server) SetMaxConns(n int) { s.most.Store(int64(n)) }
+
 // Stop ends Run, cutting every connection that Drain has left.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopping.Store(true)
@@ -179,11 +185,16 @@ func (s *Server) OnOpen(g gnet.Conn) (out []byte, action gnet.Action) {
 	now := snapshot.Now()
 	peer := peerOf(g)
 	full := false
-	if slack := max(2, s.cfg.MaxConns/32); int(s.conns.Add(1)) > s.cfg.MaxConns-slack {
-		if !l.makeRoom(now) {
-			s.askOthers(l)
+	most := s.most.Load()
+	if slack := max(2, most/32); s.conns.Add(1) > most-slack {
+		// One place is enough, unless the cap has come down.
+		for tries := 0; tries < 4 && s.conns.Load() > most-slack; tries++ {
+			if !l.makeRoom(now) {
+				s.askOthers(l)
+				break
+			}
 		}
-		full = int(s.conns.Load()) > s.cfg.MaxConns
+		full = s.conns.Load() > most
 	}
 	if full || s.draining.Load() {
 		s.conns.Add(-1)

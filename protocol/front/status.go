@@ -12,7 +12,7 @@ type Status struct {
 	Listen      string            `json:"listen"`
 	Draining    bool              `json:"draining"`
 	Connections int64             `json:"connections"`
-	Cap         int               `json:"cap"`
+	Cap         int64             `json:"cap"`
 	Closed      map[string]uint64 `json:"closed"`
 	// LastClosed has the last closes, newest first, clients that left by themselves among them.
 	LastClosed []Closed `json:"last_closed"`
@@ -21,7 +21,7 @@ type Status struct {
 // Status returns the server's state.
 func (s *Server) Status() Status {
 	st := Status{
-		Name: s.cfg.Name, Listen: s.addr, Draining: s.draining.Load(), Connections: s.conns.Load(), Cap: s.cfg.MaxConns,
+		Name: s.cfg.Name, Listen: s.addr, Draining: s.draining.Load(), Connections: s.conns.Load(), Cap: s.most.Load(),
 		Closed: map[string]uint64{}, LastClosed: []Closed{},
 	}
 	for _, r := range session.Reasons() {
