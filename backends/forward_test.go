@@ -235,6 +235,9 @@ func TestAClientThatGoes(t *testing.T) {
 		cancel()
 		s.send(2, func(r *forward.Request) { r.Ctx = dead }).want(t, context.Canceled.Error(), 0)
 		time.Sleep(2 * time.Second)
+		if len(p.done) > 0 {
+			t.Error("Done was called again by the answer")
+		}
 		if n := s.f.active.Load(); n != 0 {
 			t.Errorf("%d flights are still under way", n)
 		}

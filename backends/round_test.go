@@ -19,7 +19,7 @@ type cluster3 struct {
 	brokers    []int32
 	topics     map[string]topic3
 	controller int32
-	described  bool
+	fenced     bool // DescribeCluster has a fenced broker 3, which Metadata hides
 }
 
 type topic3 struct {
@@ -30,7 +30,7 @@ type topic3 struct {
 func clusterA() cluster3 {
 	return cluster3{brokers: []int32{0, 1, 2}, controller: 1, topics: map[string]topic3{
 		"orders": {'o', []int32{5, 5, 5}}, "audit": {'a', []int32{5}},
-	}, described: true}
+	}}
 }
 
 func (c cluster3) with(name string, id byte, epochs ...int32) cluster3 {
@@ -78,6 +78,9 @@ func (c cluster3) answer(req kmsg.Request) kmsg.Response {
 		resp.ClusterID, resp.ControllerID = "A", c.controller
 		for _, id := range c.brokers {
 			resp.Brokers = append(resp.Brokers, kmsg.DescribeClusterResponseBroker{NodeID: id, Host: "b", Port: 9092 + id})
+		}
+		if c.fenced {
+			resp.Brokers = append(resp.Brokers, kmsg.DescribeClusterResponseBroker{NodeID: 3, Host: "b", Port: 9095, IsFenced: true})
 		}
 		return resp
 	}
@@ -198,6 +201,12 @@ func TestARoundAsksOneBroker(t *testing.T) {
 	s.want("a failed; b failed; c failed; nothing", s.round("abc", nil))
 	s.want("accepted from c", s.round("cab", ptr(clusterA().with("new", 'n', 0))))
 	s.want("accepted from a", s.round("abc", ptr(clusterA().with("new", 'n', 0, 0).with("orders", 'o', 6, 5, 5))))
+	fenced := clusterA().with("new", 'n', 0, 0).with("orders", 'o', 6, 5, 5)
+	fenced.fenced = true
+	s.want("accepted from a", s.round("abc", &fenced))
+	if len(s.cur.Described) != 4 {
+		t.Error("a fenced broker, which only DescribeCluster tells of, was not noticed")
+	}
 	if s.cur.Topic("orders").Partitions[0].LeaderEpoch != 6 || len(s.cur.Topic("new").Partitions) != 2 {
 		t.Error("the newer view was not taken over")
 	}
@@ -305,6 +314,7 @@ func TestAnIDThatIsOver(t *testing.T) {
 	s.want("a: topic_id_back; kept", s.round("abc", old))
 	s.want("accepted from a", s.round("abc", old))
 	s.want("confirmed by b", s.round("bca", old))
+	s.want("accepted from a", s.round("abc", ptr(old.with("new", 'n', 0)))) // it is not held against it any more
 }
 
 func TestARefusedAnswerSendsTheRoundOn(t *testing.T) {

@@ -15,13 +15,21 @@ func Overlap(tables []*APIs) *APIs {
 	if len(tables) == 0 {
 		return nil
 	}
-	first := tables[0]
-	all := &APIs{
-		FinalizedFeatures:      first.FinalizedFeatures,
-		FinalizedFeaturesEpoch: first.FinalizedFeaturesEpoch,
-		ZkMigrationReady:       first.ZkMigrationReady,
+	newest := tables[0]
+	zkReady := true
+	for _, t := range tables {
+		if t.FinalizedFeaturesEpoch > newest.FinalizedFeaturesEpoch {
+			newest = t
+		}
+		zkReady = zkReady && t.ZkMigrationReady
 	}
-	for _, k := range first.Keys {
+	all := &APIs{
+		FinalizedFeatures:      newest.FinalizedFeatures,
+		FinalizedFeaturesEpoch: newest.FinalizedFeaturesEpoch,
+		ZkMigrationReady:       zkReady,
+	}
+	tables = distinct(tables)
+	for _, k := range tables[0].Keys {
 		for _, t := range tables[1:] {
 			lo, hi, ok := t.Range(k.ApiKey)
 			if !ok {
@@ -33,7 +41,7 @@ func Overlap(tables []*APIs) *APIs {
 			all.Keys = append(all.Keys, k)
 		}
 	}
-	for _, f := range first.SupportedFeatures {
+	for _, f := range tables[0].SupportedFeatures {
 		for _, t := range tables[1:] {
 			g := t.supported(f.Name)
 			if g == nil {
@@ -45,13 +53,18 @@ func Overlap(tables []*APIs) *APIs {
 			all.SupportedFeatures = append(all.SupportedFeatures, f)
 		}
 	}
-	for _, t := range tables[1:] {
-		if t.FinalizedFeaturesEpoch > all.FinalizedFeaturesEpoch {
-			all.FinalizedFeatures, all.FinalizedFeaturesEpoch = t.FinalizedFeatures, t.FinalizedFeaturesEpoch
-		}
-		all.ZkMigrationReady = all.ZkMigrationReady && t.ZkMigrationReady
-	}
 	return all
+}
+
+// distinct leaves out tables that say what another does: a pool of thousands has two or three different ones.
+func distinct(tables []*APIs) []*APIs {
+	var out []*APIs
+	for _, t := range tables {
+		if !slices.ContainsFunc(out, func(o *APIs) bool { return o == t || SameAPIs(o, t) }) {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 func (a *APIs) supported(name string) *kmsg.ApiVersionsResponseSupportedFeature {

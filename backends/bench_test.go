@@ -1,0 +1,100 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kvip/kvip/backends/snapshot"
+	"github.com/kvip/kvip/discovery"
+	"github.com/kvip/kvip/healthcheck"
+	"github.com/kvip/kvip/protocol/answer"
+)
+
+// large is a cluster's answer to Metadata with that many topics of ten partitions.
+func large(topics, brokers int, epoch int32) *kmsg.MetadataResponse {
+	resp := &kmsg.MetadataResponse{Version: 12, ClusterID: kmsg.StringPtr("A"), ControllerID: 1}
+	for id := range int32(brokers) {
+		resp.Brokers = append(resp.Brokers, kmsg.MetadataResponseBroker{NodeID: id, Host: fmt.Sprintf("broker-%d.kafka.example.com", id), Port: 9092})
+	}
+	for i := range topics {
+		t := kmsg.MetadataResponseTopic{Topic: kmsg.StringPtr(fmt.Sprintf("a-topic-with-a-name-of-usual-size-%06d", i)), TopicID: [16]byte{byte(i), byte(i >> 8), byte(i >> 16), 1}}
+		for p := range int32(10) {
+			t.Partitions = append(t.Partitions, kmsg.MetadataResponseTopicPartition{
+				Partition: p, Leader: p % int32(brokers), LeaderEpoch: epoch, Replicas: []int32{0, 1, 2}, ISR: []int32{0, 1, 2},
+			})
+		}
+		resp.Topics = append(resp.Topics, t)
+	}
+	return resp
+}
+
+// A refresh of 100,000 partitions: what it costs kvip apart from the network.
+func BenchmarkRefresh(b *testing.B) {
+	for _, c := range []struct {
+		name   string
+		change bool
+	}{{"unchanged", false}, {"changed", true}} {
+		b.Run(c.name, func(b *testing.B) {
+			frames := [2][]byte{}
+			for i := range frames {
+				frames[i] = large(10_000, 3, int32(5+i)).AppendTo([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0})
+			}
+			apis := &snapshot.APIs{Keys: []kmsg.ApiVersionsResponseApiKey{{ApiKey: 3, MaxVersion: 12}}}
+			n := 0
+			r := &refresher{seen: map[string]seen{}, now: snapshot.Now}
+			r.send = func(context.Context, string, []byte) ([]byte, error) {
+				if c.change {
+					n++
+				}
+				return frames[n%2], nil
+			}
+			p := plan{askees: []askee{{"a", apis}}, kraft: true, rules: snapshot.Rules{ClusterID: "A"}, timeout: time.Minute}
+			p.cur = r.round(b.Context(), p).accepted
+			b.SetBytes(int64(len(frames[0])))
+			b.ReportAllocs()
+			for b.Loop() {
+				if o := r.round(b.Context(), p); o.confirmed == 0 {
+					b.Fatalf("%+v", o)
+				}
+			}
+		})
+	}
+}
+
+// One member of 2,000 changes its state.
+func BenchmarkMemberChange(b *testing.B) {
+	p, err := newPool(Config{Name: "orders", ClusterID: "A"}, []discovery.Provider{newRegistry()}, nil, nil, parts{
+		build: func(answer.Input, *answer.Set) *answer.Set { return &answer.Set{} },
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	w := p.writer
+	meta := large(100, 2000, 5)
+	cand, fault := snapshot.Read(meta, nil, true, nil, snapshot.Rules{ClusterID: "A"})
+	if fault != nil {
+		b.Fatal(fault)
+	}
+	w.cur = cand.Snapshot
+	full := &snapshot.APIs{}
+	for key := range int16(90) {
+		full.Keys = append(full.Keys, kmsg.ApiVersionsResponseApiKey{ApiKey: key, MaxVersion: 9})
+	}
+	for i, br := range w.cur.Brokers {
+		m := newMember(discovery.Instance{Host: br.Host, Port: 9092, NodeID: int32(i), Weight: 1})
+		m.health, m.clusterID, m.brokers, m.sum = healthcheck.Up, "A", w.cur.Brokers, 1
+		apis := *full
+		m.apis = &apis
+		w.members[m.addr] = m
+		w.sorted = append(w.sorted, m)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		w.sorted[7].health = healthcheck.Up + healthcheck.Down - w.sorted[7].health
+		w.reconsider("bench")
+	}
+}
