@@ -45,14 +45,13 @@ func (d Discovery) ShrinkHold() time.Duration {
 }
 
 // decodeNode takes one source or a list of them.
-func (ds *Discovery) decodeNode(d *decoder, path string, n ast.Node) {
+func (d *Discovery) decodeNode(dec *decoder, path string, n ast.Node) {
 	if list, ok := n.(*ast.SequenceNode); ok {
-		*ds = make(Discovery, len(list.Values))
-		d.decodeList(path, list, reflect.ValueOf((*[]Source)(ds)).Elem())
+		dec.decodeList(path, list, reflect.ValueOf((*[]Source)(d)).Elem())
 		return
 	}
-	*ds = make(Discovery, 1)
-	(*ds)[0].decodeNode(d, path, n)
+	*d = make(Discovery, 1)
+	(*d)[0].decodeNode(dec, path, n)
 }
 
 // decodeNode reads the type first, for it says which other keys there are.

@@ -123,13 +123,13 @@ func show(ctx context.Context, o Options, st admin.Status, brokers []string) err
 	adminAddr := st.Admin
 	fmt.Fprintf(o.Out, `kvip demo: %d Kafka brokers in this process, one pool over them, one VIP in front
 
-  bootstrap.servers  %s            the one address that clients are given
+  bootstrap.servers  %s
   brokers            %s
-  status             http://%s/       also: kvip status --admin %s
+  status             kvip status --admin %s, or http://%[4]s/
 
-A client that knows only %s (franz-go, topic %s):
+A client (franz-go) that is told only bootstrap.servers=%[2]s and the topic, %[5]s:
 
-`, len(brokers), vip, strings.Join(brokers, " "), adminAddr, adminAddr, vip, topic)
+`, len(brokers), vip, strings.Join(brokers, " "), adminAddr, topic)
 	if err := prove(ctx, o.Out, vip); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to leave meanwhile

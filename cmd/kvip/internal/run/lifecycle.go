@@ -66,8 +66,7 @@ func (l *lifecycle) start(ctx context.Context) error {
 		s.state = stateStarting
 		if err := l.startOne(ctx, s); err != nil {
 			s.state = stateFailed
-			l.stop()
-			return fmt.Errorf("%s: %w", s.name, err)
+			return errors.Join(fmt.Errorf("%s: %w", s.name, err), l.stop())
 		}
 		s.state = stateRunning
 		l.log.Debug("service runs", zap.String("service", s.name))

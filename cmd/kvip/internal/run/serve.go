@@ -42,6 +42,9 @@ const stopTimeout = 5 * time.Second
 // readinessInterval is how often the watcher looks whether a client could bootstrap.
 const readinessInterval = 100 * time.Millisecond
 
+// usualStart is how long a start may take before not being ready is worth a warning.
+const usualStart = 5 * time.Second
+
 // process is one running kvip.
 type process struct {
 	cfg      *config.Config
@@ -55,7 +58,9 @@ type process struct {
 	vips     []*vip           // as in cfg.VIPs
 	admin    *admin.Server
 	budget   budget
-	draining atomic.Bool
+	// poolReserve is the pools' part of the budget's reserve.
+	poolReserve int
+	draining    atomic.Bool
 	// leaving ends when the process is told to leave, by leave.
 	leaving context.Context
 	leave   context.CancelFunc
@@ -147,7 +152,11 @@ func (p *process) watchReadiness(ctx context.Context) error {
 				}
 				first = false
 			} else if !p.draining.Load() {
-				p.log.Warn("not ready", zap.String("reason", reason))
+				level := zap.WarnLevel
+				if first && time.Since(p.started) < usualStart {
+					level = zap.InfoLevel
+				}
+				p.log.Log(level, "not ready", zap.String("reason", reason))
 				p.notify("STATUS=not ready: " + reason)
 			}
 		}

@@ -82,6 +82,7 @@ func (p *process) buildPools() error {
 		}
 		p.budget, err = divide(limit, n)
 		if err == nil && p.budget.reserve <= limit/2 || least {
+			p.poolReserve = p.descriptors()
 			p.budget.warnings = append(p.budget.warnings, lowered...)
 			return err
 		}
@@ -140,6 +141,15 @@ func (p *process) buildVIP(c config.VIP, connections int) (*vip, error) {
 	}, v.pool, p.log.Named("vip"), p.registry)
 	v.server = server
 	return v, err
+}
+
+// descriptors is what all pools may hold open with the members that they have now.
+func (p *process) descriptors() int {
+	sum := 0
+	for _, pool := range p.pools {
+		sum += pool.Descriptors()
+	}
+	return sum
 }
 
 // services are the parts with goroutines, in the order in which they start: operators see first, pools look for brokers
@@ -223,6 +233,9 @@ func (p *process) Status() admin.Status {
 		Descriptors: admin.Descriptors{Limit: p.budget.limit, Reserve: p.budget.reserve},
 		Warnings:    slices.Clone(p.budget.warnings),
 		VIPs:        []admin.VIP{}, Pools: []backends.Status{},
+	}
+	if now := p.descriptors(); now > p.poolReserve {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("the pools have grown and may hold %d descriptors, %d more than were kept for them at the start: restart, so that the limit is divided anew", now, now-p.poolReserve))
 	}
 	conditions := p.Conditions()
 	st.Reason = admin.FirstFailing(conditions)
