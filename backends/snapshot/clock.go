@@ -1,8 +1,8 @@
 package snapshot
 
 import (
+	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,10 +11,34 @@ import (
 // clock of package time, goes on while the machine is suspended. It means nothing in another boot.
 type Time int64
 
-// Now reads the clock. It is a raw system call of some 100 ns that never blocks, so it skips the scheduler's bookkeeping.
+// Now reads the clock. Asking the kernel for CLOCK_BOOTTIME is a system call, ten times the price of time.Now, which a
+// lookup would pay twice; so the distance of the two clocks is remembered, and asked for again when wall time and
+// monotonic time have moved apart: a suspension moves them, and so does setting the clock, which costs one call.
 func Now() Time {
+	t := time.Now()
+	mono := int64(t.Sub(started))
+	if gap := t.UnixNano() - mono - apart.Load(); gap > maxGap || gap < -maxGap {
+		return resync()
+	}
+	return Time(mono + ahead.Load())
+}
+
+// maxGap is how far wall and monotonic time may drift apart, by the slewing of NTP, before the kernel is asked.
+const maxGap = int64(10 * time.Millisecond)
+
+var (
+	started = time.Now()
+	// apart is wall time minus monotonic time, ahead CLOCK_BOOTTIME minus monotonic time, at the last resync.
+	apart, ahead atomic.Int64
+)
+
+func resync() Time {
 	var ts unix.Timespec
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_BOOTTIME, uintptr(unsafe.Pointer(&ts)), 0)
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail on a kernel that runs Go
+	t := time.Now()
+	mono := int64(t.Sub(started))
+	ahead.Store(ts.Nano() - mono)
+	apart.Store(t.UnixNano() - mono)
 	return Time(ts.Nano())
 }
 

@@ -83,7 +83,13 @@ func (l *loop) write(fd int, parts [][]byte) (int, error) {
 			parts = parts[len(batch):]
 			continue
 		}
-		n, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&l.iov[0])), uintptr(len(l.iov)))
+		var n uintptr
+		var errno unix.Errno
+		if len(l.iov) == 1 { // most answers: a plain write is a little cheaper
+			n, _, errno = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(l.iov[0].Base)), uintptr(l.iov[0].Len))
+		} else {
+			n, _, errno = unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&l.iov[0])), uintptr(len(l.iov)))
+		}
 		switch errno {
 		case 0:
 		case unix.EINTR:
