@@ -83,7 +83,7 @@ func newMember(inst discovery.Instance) *member {
 // usable says that forwards may go to a member.
 func (m *member) usable() bool { return m.state == Serving || m.state == Draining }
 
-// identityFault reasons say that a broker answers but is another one: they count at once, without waiting for the fall.
+// identityFault says that a broker answers but is another one, which counts at once, without waiting for the fall.
 func identityFault(r healthcheck.Reason) bool {
 	return r == probe.ReasonWrongCluster || r == probe.ReasonWrongNode || r == probe.ReasonController
 }
@@ -112,12 +112,17 @@ func (m *member) heard(ev healthcheck.Event, clusterID string) (changed bool) {
 	if r.NodeID >= 0 && r.NodeID != m.nodeID {
 		m.nodeID, changed = r.NodeID, true
 	}
-	// A broker that is not known to be of this cluster says nothing about it.
-	if r.APIs != nil && clusterID != "" && m.clusterID == clusterID && m.mistaken == healthcheck.OK {
+	if m.mistaken == healthcheck.OK && ofCluster(r, clusterID) {
 		changed = changed || !snapshot.SameAPIs(m.apis, r.APIs)
 		m.apis = r.APIs
 	}
 	return changed
+}
+
+// ofCluster says that a probe's table is that of a broker of the cluster: a broker that has not said so on the same
+// connection may be another one by now, and says nothing about this cluster.
+func ofCluster(r *probe.Result, clusterID string) bool {
+	return r.APIs != nil && clusterID != "" && r.ClusterID == clusterID
 }
 
 // judge derives a member's state from its own facts; the pool adds those that take a look at the others.

@@ -94,6 +94,7 @@ func TestTablesOfForeignBrokersAreNotTaken(t *testing.T) {
 		{"that is starting", probe.Result{APIs: table, Listed: true}, false},
 	} {
 		m := newMember(discovery.Instance{Host: "b", Port: 9092, NodeID: -1, Weight: 1})
+		m.clusterID = "A" // said on an earlier connection
 		m.result.Store(&c.res)
 		m.heard(healthcheck.Event{State: healthcheck.Up}, "A")
 		if got := m.apis != nil; got != c.want {

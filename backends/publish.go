@@ -41,11 +41,11 @@ func (w *writer) publish() {
 	w.p.forwardUp.Keep(keep)
 	w.p.refreshUp.Keep(keep)
 	w.answers(&v)
-	w.view = v
-	w.p.view.Store(&v)
 	for _, m := range w.sorted {
 		w.showMember(m)
 	}
+	w.view = v
+	w.p.view.Store(&v)
 	w.showReport()
 	w.observe()
 }

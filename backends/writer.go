@@ -41,10 +41,8 @@ type writer struct {
 	// settleBy is when the cluster id and the first snapshot are decided on without waiting for more probes; zero
 	// before there are members.
 	settleBy time.Time
-	// observed are the brokers outside the registry whose tables count, by node id; watched is the snapshot that they
-	// were taken from.
+	// observed are the brokers outside the registry whose tables count, by node id.
 	observed map[int32]*observed
-	watched  *snapshot.Snapshot
 
 	// What the cluster looks like.
 	clusterID  string
@@ -105,6 +103,9 @@ func (w *writer) run(ctx context.Context) error {
 			w.saveNow()
 			return nil
 		case e := <-w.events:
+			if ctx.Err() != nil {
+				continue // the scheduler may have stopped already
+			}
 			cause = w.handle(e)
 			for n := 1; n < maxBatch && len(w.events) > 0; n++ {
 				cause = cmp.Or(w.handle(<-w.events), cause)
@@ -283,7 +284,7 @@ func (w *writer) pin() {
 	w.store.dirty, w.store.urgent = true, true
 	w.p.log.Info("the pool's cluster id is what most members say", zap.String("cluster_id", id))
 	for _, m := range w.sorted {
-		if r := m.result.Load(); r != nil && r.APIs != nil && m.clusterID == id && m.mistaken == healthcheck.OK {
+		if r := m.result.Load(); r != nil && m.mistaken == healthcheck.OK && ofCluster(r, id) {
 			m.apis = r.APIs
 		}
 	}
