@@ -138,8 +138,8 @@ def main(library):
 
 
 def describe(e):
-    text = " ".join(str(e).split())
-    return text if isinstance(e, Failure) else f"{type(e).__name__}: {text}"
+    text, name = " ".join(str(e).split()), type(e).__name__
+    return text if isinstance(e, Failure) or text.startswith(name) else f"{name}: {text}"
 
 
 def once(library, args, ledger):

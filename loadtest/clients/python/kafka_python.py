@@ -5,6 +5,8 @@ import time
 import job
 import kafka
 
+OLD = kafka.__version__.startswith("2.")
+
 
 def create(args):
     producer = kafka.KafkaProducer(bootstrap_servers=args.bootstrap)
@@ -16,8 +18,8 @@ def create(args):
 class Producer:
     def __init__(self, args):
         self.topic = args.topic
-        # 2.0 has no delivery timeout and does not retry unless told so.
-        retries = {"retries": 1200} if kafka.__version__.startswith("2.") else {}
+        # 2.0 has no delivery timeout and does not retry unless told so: with 100 ms between tries, two minutes.
+        retries = {"retries": 1200} if OLD else {}
         self.producer = kafka.KafkaProducer(bootstrap_servers=args.bootstrap, acks="all", **retries)
 
     def send(self, key, value, done):
@@ -50,8 +52,9 @@ class Consumer:
 
 
 def list_topics(args, timeout):
-    """The constructor has its own limit and raises when no broker answers."""
-    consumer = kafka.KafkaConsumer(bootstrap_servers=args.bootstrap)
+    """The constructor raises when no broker answers: after 2 s in 2.0."""
+    limit = {} if OLD else {"bootstrap_timeout_ms": timeout * 1000}
+    consumer = kafka.KafkaConsumer(bootstrap_servers=args.bootstrap, **limit)
     try:
         consumer.topics()
     finally:

@@ -67,6 +67,7 @@ func newConsumer(cfg job.Config) (job.Consumer, error) {
 		Topic:       cfg.Topic,
 		StartOffset: kafka.FirstOffset,
 		MaxWait:     500 * time.Millisecond, // default 10 s
+		MaxAttempts: 30,                     // default 3: a killed broker stays in Metadata for about 9 s
 	})}, nil
 }
 
