@@ -35,7 +35,8 @@ const (
 	LocalPorts       // this machine has no ephemeral port left for the source address
 	LocalDescriptors // this process is out of descriptors
 	LocalMemory      // the kernel refuses memory for a socket
-	LocalOther       // any other system call that failed here
+	LocalNoClient    // no virtual client was free within the operation's time: the load needs more of them
+	LocalOther       // anything else that failed here
 
 	Classes // number of classes; not a class
 )
@@ -44,7 +45,8 @@ var names = [Classes]string{
 	None: "none", Refused: "refused", Unreachable: "unreachable", Reset: "reset", Closed: "closed", Short: "short", Timeout: "timeout",
 	WrongID: "wrong_id", Unasked: "unasked", Malformed: "malformed", ErrorCode: "error_code", EmptyList: "empty_list", MissingTopic: "missing_topic",
 	WrongCluster: "wrong_cluster", EpochBack: "epoch_back", StaleAddress: "stale_address",
-	LocalPorts: "local_ports", LocalDescriptors: "local_descriptors", LocalMemory: "local_memory", LocalOther: "local_other",
+	LocalPorts: "local_ports", LocalDescriptors: "local_descriptors", LocalMemory: "local_memory",
+	LocalNoClient: "no_client", LocalOther: "local_other",
 }
 
 // String is the class's name in reports, assertions and JSON.
