@@ -1,14 +1,24 @@
 // Package backends keeps one pool of brokers: who is a member (registry and probe together), what the cluster looks like
 // (a snapshot that a refresh confirms), what the brokers have in common, and who gets the next forwarded request.
 //
-// One goroutine writes (writer.run); readers take an immutable view through an atomic pointer.
+// One goroutine writes; readers take an immutable view through an atomic pointer. Where to look:
+//
+//	pool.go       the exported Pool: parts, lifecycle, Answers
+//	writer.go     the writing goroutine: membership and verdicts in, states out
+//	member.go     one member: verdict to state, and the quarantines that only a look at all members shows
+//	publish.go    what readers get: forward targets, heads, the overlap of versions, ready answers
+//	refresh.go    when the cluster is asked, and what an outcome changes
+//	round.go      whom to ask and whom to believe; the rules for one answer are in package snapshot
+//	observe.go    brokers that no registry lists but whose versions count (dial_allow)
+//	forward.go    clients' requests: whom to ask next, shared flights; connections are in package upstream
+//	persist.go    what is kept in state_dir, and when; store.go has the file
+//	report.go     status, readiness, alarms; metrics.go reads them for Prometheus
 package backends
 
 import (
 	"context"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -220,6 +230,6 @@ func vipAddresses(addrs []string) func(host string, port int32) bool {
 		own[strings.ToLower(a)] = true
 	}
 	return func(host string, port int32) bool {
-		return own[strings.ToLower(net.JoinHostPort(host, strconv.Itoa(int(port))))]
+		return own[strings.ToLower(hostPort(host, port))]
 	}
 }

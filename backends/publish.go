@@ -1,9 +1,7 @@
 package backends
 
 import (
-	"net"
 	"slices"
-	"strconv"
 
 	"github.com/kvip/kvip/backends/policy"
 	"github.com/kvip/kvip/backends/snapshot"
@@ -134,7 +132,7 @@ func (w *writer) listedHeads() []policy.Member {
 	}
 	for _, b := range w.cur.Brokers {
 		if !known[b.NodeID] {
-			heads = append(heads, policy.Member{Addr: net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))), NodeID: b.NodeID, Weight: 1})
+			heads = append(heads, policy.Member{Addr: hostPort(b.Host, b.Port), NodeID: b.NodeID, Weight: 1})
 		}
 	}
 	return heads

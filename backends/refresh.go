@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -174,7 +172,7 @@ func brokerChanges(was, is *snapshot.Snapshot) string {
 			return ""
 		}
 		b := s.Broker(id)
-		return net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
+		return hostPort(b.Host, b.Port)
 	}
 	if was != nil {
 		for _, b := range was.Brokers {
