@@ -2,8 +2,13 @@ package answer
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync/atomic"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kvip/kvip/backends/snapshot"
 	"github.com/kvip/kvip/protocol/wire"
 )
 
@@ -16,45 +21,102 @@ type metadata struct {
 	names map[string]int32
 	ids   map[[16]byte]int32
 	views [14]atomic.Pointer[view]
-	heat  [14]atomic.Int32
+	asked [14]atomic.Bool
+	// last is when a version was last known to be asked for, and families the topics as families of versions encode them
+	// (by the first version of each); both are the writer's: a Set that is published changes only views and asked.
+	last     [14]snapshot.Time
+	families [14]atomic.Pointer[topics]
+	building atomic.Bool
 }
 
-// heat is for how many snapshots in a row a version is encoded ahead after it was last asked for.
-const heat = 8
+// askedFor is for how long a version is encoded ahead after it was last asked for: longer than the five minutes after
+// which most clients refresh.
+const askedFor = 15 * time.Minute
+
+// inlinePartitions is how many partitions are encoded while a lookup waits, at some 100 ns each; above, the first lookup of
+// a version is held until a goroutine has done it.
+const inlinePartitions = 5000
 
 func (m *metadata) init(s *Set, prev *Set) {
-	topics := s.in.Snapshot.Topics
-	m.names = make(map[string]int32, len(topics))
-	m.ids = make(map[[16]byte]int32, len(topics))
-	for i := range topics {
-		m.names[*topics[i].Topic] = int32(i)
-		if topics[i].TopicID != ([16]byte{}) {
-			m.ids[topics[i].TopicID] = int32(i)
-		}
+	snap := s.in.Snapshot
+	if prev != nil && sameNames(snap, prev.in.Snapshot) {
+		m.names, m.ids = prev.metadata.names, prev.metadata.ids
+	} else {
+		m.index(snap)
 	}
 	if prev == nil {
 		return
 	}
+	now := snapshot.Now()
 	for v := range m.views {
-		if h := prev.metadata.heat[v].Load(); h > 0 {
-			m.heat[v].Store(h - 1)
-			m.views[v].Store(newView(s.in.Snapshot, int16(v)))
+		m.last[v] = prev.metadata.last[v]
+		if prev.metadata.asked[v].Load() {
+			m.last[v] = now
+		}
+		if m.last[v] != 0 && now.Sub(m.last[v]) < askedFor {
+			m.build(s, int16(v), prev)
 		}
 	}
 }
 
+func (m *metadata) index(snap *snapshot.Snapshot) {
+	m.names = make(map[string]int32, len(snap.Topics))
+	m.ids = make(map[[16]byte]int32, len(snap.Topics))
+	for i := range snap.Topics {
+		m.names[*snap.Topics[i].Topic] = int32(i)
+		if snap.Topics[i].TopicID != ([16]byte{}) {
+			m.ids[snap.Topics[i].TopicID] = int32(i)
+		}
+	}
+}
+
+// sameNames says whether two snapshots have the same topics, names and ids, in the same places.
+func sameNames(a, b *snapshot.Snapshot) bool {
+	return slices.EqualFunc(a.Topics, b.Topics, func(x, y kmsg.MetadataResponseTopic) bool {
+		return x.TopicID == y.TopicID && (x.Topic == y.Topic || *x.Topic == *y.Topic)
+	})
+}
+
+// build encodes one version, with what prev, if any, has of it.
+func (m *metadata) build(s *Set, version int16, prev *Set) *view {
+	family := &m.families[topicsOf[version]]
+	ts := family.Load()
+	if ts == nil {
+		var old *snapshot.Snapshot
+		var had *topics
+		if prev != nil {
+			if had = prev.metadata.families[topicsOf[version]].Load(); had != nil {
+				old = prev.in.Snapshot
+			}
+		}
+		ts = encodeTopics(s.in.Snapshot, topicsOf[version], old, had)
+		if !family.CompareAndSwap(nil, ts) {
+			ts = family.Load()
+		}
+	}
+	v := newView(s.in.Snapshot, version, ts)
+	m.views[version].Store(v)
+	return v
+}
+
+// view returns a version's view, or nil while it is being made.
 func (m *metadata) view(s *Set, version int16) *view {
-	if m.heat[version].Load() != heat {
-		m.heat[version].Store(heat)
+	if !m.asked[version].Load() {
+		m.asked[version].Store(true)
 	}
 	if v := m.views[version].Load(); v != nil {
 		return v
 	}
-	v := newView(s.in.Snapshot, version)
-	if !m.views[version].CompareAndSwap(nil, v) {
-		v = m.views[version].Load()
+	if s.partitions <= inlinePartitions || m.families[topicsOf[version]].Load() != nil {
+		return m.build(s, version, nil)
 	}
-	return v
+	if m.building.CompareAndSwap(false, true) {
+		go func() {
+			defer m.building.Store(false)
+			m.build(s, version, nil)
+		}()
+	}
+	return nil
 }
 
 func answerMetadata(s *Set, out *Out, q *Request) (Verdict, wire.Fault) {
@@ -66,12 +128,17 @@ func answerMetadata(s *Set, out *Out, q *Request) (Verdict, wire.Fault) {
 		return Forward, wire.OK
 	}
 	v := s.metadata.view(s, q.Version)
+	if v == nil {
+		return Later, wire.OK
+	}
 	if req.All {
-		if len(v.dead) > 0 {
+		if len(v.topics.dead) > 0 {
 			return Forward, wire.OK
 		}
-		out.metadata(s, v, q, len(v.toff)-1, len(v.topics))
-		out.Refer(v.topics)
+		out.metadata(s, v, q, len(s.in.Snapshot.Topics), v.topics.size)
+		for i := range v.topics.pages {
+			out.Refer(v.topics.pages[i].bytes)
+		}
 		out.Copy(v.tail)
 		return Answered, wire.OK
 	}
@@ -81,7 +148,7 @@ func answerMetadata(s *Set, out *Out, q *Request) (Verdict, wire.Fault) {
 	}
 	out.metadata(s, v, q, len(out.topics), size)
 	for _, i := range out.topics {
-		out.Refer(v.topic(i))
+		out.Refer(v.topics.topic(i))
 	}
 	out.Copy(v.tail)
 	return Answered, wire.OK
@@ -117,13 +184,13 @@ func (o *Out) find(s *Set, v *view, req *wire.MetadataRequest, idsTaken bool) (s
 		if !ok {
 			return 0, false
 		}
-		if _, dead := v.dead[i]; dead {
+		if _, dead := v.topics.dead[i]; dead {
 			return 0, false
 		}
 		if o.seen[i] != o.stamp {
 			o.seen[i] = o.stamp
 			o.topics = append(o.topics, i)
-			size += int(v.toff[i+1] - v.toff[i])
+			size += len(v.topics.topic(i))
 		}
 	}
 }

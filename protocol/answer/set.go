@@ -28,6 +28,8 @@ type Set struct {
 	in    Input
 	heads []int32 // rotations: indices into Snapshot.Brokers
 	turn  atomic.Uint32
+	// partitions is their number in the snapshot.
+	partitions int
 
 	versions versions
 	api      apiVersions
@@ -45,6 +47,8 @@ const (
 	Forward
 	// Close: a broker would close the connection; the fault says why.
 	Close
+	// Later: the answer is being encoded for the first time; ask again soon.
+	Later
 )
 
 // Request is one request as an answerer gets it: parsed header, body in place.
@@ -62,6 +66,9 @@ type Request struct {
 func Build(in Input, prev *Set) *Set {
 	s := &Set{in: in}
 	s.heads = rotations(in)
+	for i := range in.Snapshot.Topics {
+		s.partitions += len(in.Snapshot.Topics[i].Partitions)
+	}
 	s.versions = newVersions(in.APIs)
 	s.api = newApiVersions(in.APIs)
 	s.describe = newDescribeCluster(in.Snapshot)

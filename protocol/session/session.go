@@ -181,6 +181,9 @@ func (s *Session) serve(frame []byte, out *answer.Out, tally *Tally, now snapsho
 		return NeedInput, ReasonNone
 	case answer.Forward:
 		return s.lookup(frame, q, now)
+	case answer.Later:
+		s.heldSince = now
+		return Held, ReasonNone
 	}
 	return End, faultReason(fault)
 }
