@@ -53,9 +53,13 @@ type Update struct {
 	At time.Time
 }
 
+// Maintenance is the reason of a Skipped that an operator has taken out of service in the registry.
+const Maintenance = "maintenance"
+
 // Skipped is an entry that a provider left out.
 type Skipped struct {
-	ID     string
+	ID string
+	// Addr is what Instance.Addr would be.
 	Addr   string
 	Reason string // snake_case, bounded set, fit for a metric label: "critical", "maintenance", "no_port", "bad_address", "duplicate", "tag"
 }

@@ -38,6 +38,9 @@ type Rules struct {
 //   - a failed read changes nothing, and neither does an answer that leaves no provider listing anything;
 //   - a member that no provider lists any more goes after Rules.ShrinkHold, once a non-stale read at or after that moment
 //     still lacks it (so two reads, a hold apart); while its own probe fails it goes at the first such read;
+//   - a removal that is explained goes at the first such read too: the registry has the entry in maintenance; or has it
+//     as critical or otherwise unfit (Update.Skipped), while at least half of those that would be members without this
+//     rule are listed and do not fail their probes;
 //   - one that an Explicit list no longer has, or that an operator removed (SetTombstones), goes at once;
 //   - whatever is said, the last member stays.
 //
@@ -46,6 +49,8 @@ type Membership struct {
 	rules      Rules
 	lists      map[string]map[string]*entry // by provider, by Addr
 	members    map[string]Instance          // by Addr
+	skipped    map[string]map[string]string // by provider, by Addr: why the last non-stale read did not take it
+	unfit      map[string]bool              // by Addr: members that went because the registry had them as unfit
 	tombstones map[string]bool
 	generation uint64
 }
@@ -68,7 +73,10 @@ func NewMembership(r Rules) *Membership {
 	if r.Probe == nil {
 		r.Probe = func(string) ProbeState { return Unprobed }
 	}
-	m := &Membership{rules: r, lists: map[string]map[string]*entry{}, members: map[string]Instance{}}
+	m := &Membership{
+		rules: r, lists: map[string]map[string]*entry{}, members: map[string]Instance{},
+		skipped: map[string]map[string]string{}, unfit: map[string]bool{},
+	}
 	for _, p := range r.Providers {
 		m.lists[p] = map[string]*entry{}
 	}
@@ -130,6 +138,12 @@ func (m *Membership) file(u Update, now time.Time) {
 			}
 			e.reads++
 			e.last = now
+		}
+	}
+	if !u.Stale {
+		m.skipped[u.Provider] = map[string]string{}
+		for _, s := range u.Skipped {
+			m.skipped[u.Provider][s.Addr] = s.Reason
 		}
 	}
 }
@@ -199,11 +213,12 @@ func (m *Membership) decide(now time.Time) (View, bool) {
 		}
 	}
 	var leaving []Change
+	spare := m.spare(listed)
 	for addr, in := range m.members {
 		if _, still := listed[addr]; still {
 			continue
 		}
-		if cause, detail := m.mayGo(addr, len(listed) > 0); cause != "" {
+		if cause, detail := m.mayGo(addr, len(listed) > 0, spare); cause != "" {
 			leaving = append(leaving, Change{Op: Removed, Instance: in, Cause: cause, Detail: detail})
 		}
 	}
@@ -213,6 +228,9 @@ func (m *Membership) decide(now time.Time) (View, bool) {
 	for _, c := range leaving {
 		addr := c.Instance.Addr()
 		delete(m.members, addr)
+		if c.Cause == CauseUnfit {
+			m.unfit[addr] = true
+		}
 		for _, list := range m.lists {
 			if e := list[addr]; e != nil && !e.listed {
 				delete(list, addr)
@@ -222,8 +240,24 @@ func (m *Membership) decide(now time.Time) (View, bool) {
 	return m.view(append(changes, leaving...), now)
 }
 
+// spare says whether the pool can do without those that the registry has as unfit. Those that went so before count, or
+// a registry that turns against a pool would take it apart one by one.
+func (m *Membership) spare(listed map[string]Instance) bool {
+	maps.DeleteFunc(m.unfit, func(addr string, _ bool) bool {
+		_, back := listed[addr]
+		return back || !slices.ContainsFunc(m.rules.Providers, func(p string) bool { return m.skipped[p][addr] != "" })
+	})
+	good := 0
+	for addr := range listed {
+		if m.rules.Probe(addr) != Failing {
+			good++
+		}
+	}
+	return 2*good >= len(m.members)+len(m.unfit)
+}
+
 // mayGo says why a member that is not to be had from the lists may go now, "" when it must stay.
-func (m *Membership) mayGo(addr string, anyListed bool) (Cause, string) {
+func (m *Membership) mayGo(addr string, anyListed, spare bool) (Cause, string) {
 	if m.tombstones[addr] {
 		return CauseTombstone, "removed by an operator"
 	}
@@ -232,13 +266,17 @@ func (m *Membership) mayGo(addr string, anyListed bool) (Cause, string) {
 	}
 	cause, detail := CauseExplicit, "no longer in the configuration"
 	for _, name := range m.rules.Providers {
-		e := m.lists[name][addr]
+		e, why := m.lists[name][addr], m.skipped[name][addr]
 		switch {
 		case e == nil || e.reads > 0 && e.explicit:
 		case e.reads == 0:
 			return "", "" // restored, and this provider has not answered yet
 		case m.rules.Probe(addr) == Failing:
 			cause, detail = CauseFailed, "gone from "+name+", and its own probe fails"
+		case why == Maintenance:
+			cause, detail = CauseMaintenance, "in maintenance, says "+name
+		case why != "" && spare:
+			cause, detail = CauseUnfit, why+", says "+name
 		case !e.last.Before(e.first.Add(m.rules.ShrinkHold)):
 			cause, detail = CauseHeld, fmt.Sprintf("gone from %s for %v, in %d reads", name, e.last.Sub(e.first).Round(time.Second), e.reads)
 		default:

@@ -35,6 +35,14 @@ func from(name string, u Update) Update {
 	return u
 }
 
+// unfit adds entries that the registry has and that are not to be used.
+func unfit(u Update, reason, names string) Update {
+	for _, in := range brokers(names) {
+		u.Skipped = append(u.Skipped, Skipped{ID: in.ID, Addr: in.Addr(), Reason: reason})
+	}
+	return u
+}
+
 func hosts(in []Instance) string {
 	var out []string
 	for _, i := range in {
@@ -84,6 +92,18 @@ func TestMembershipHoldsWhatTheRegistryTakesBack(t *testing.T) {
 			{0, update("a b"), "a b"}, {100, update("a b"), "a b"}}},
 		{name: "passing its probe delays nothing beyond the hold", probe: probes{"b": Passing}, steps: []step{
 			{0, update("a b"), "a b"}, {1, update("a"), "a b"}, {61, update("a"), "a"}}},
+		{name: "critical goes at once while half of the pool is well", steps: []step{
+			{0, update("a b c"), "a b c"}, {1, unfit(update("a b"), "critical", "c"), "a b"}, {2, update("a b c"), "a b c"}}},
+		{name: "a registry that turns against the pool is held, also when it does so one by one", steps: []step{
+			{0, update("a b c d"), "a b c d"}, {1, unfit(update("a b c"), "critical", "d"), "a b c"}, {2, unfit(update("a b"), "critical", "c d"), "a b"},
+			{3, unfit(update("a"), "critical", "b c d"), "a b"}, {4, unfit(update(""), "critical", "a b c d"), "a b"},
+			{5, unfit(update("a"), "critical", "b c d"), "a b"}, {64, unfit(update("a"), "critical", "b c d"), "a"}}},
+		{name: "critical is held while those that are left fail", probe: probes{"a": Failing, "b": Failing}, steps: []step{
+			{0, update("a b c"), "a b c"}, {1, unfit(update("a b"), "critical", "c"), "a b c"}}},
+		{name: "maintenance is an operator's word", steps: []step{
+			{0, update("a b c"), "a b c"}, {1, unfit(update("a"), Maintenance, "b c"), "a"}, {2, unfit(update(""), Maintenance, "a b c"), "a"}}},
+		{name: "a stale answer explains nothing", steps: []step{
+			{0, update("a b c"), "a b c"}, {1, stale(unfit(update("a b"), Maintenance, "c")), "a b c"}}},
 		{name: "an operator's own list is followed at once", steps: []step{
 			{0, explicit(update("a b")), "a b"}, {1, explicit(update("a c")), "a c"}}},
 		{name: "all replaced: the old ones stay for the hold", steps: []step{

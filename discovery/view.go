@@ -45,6 +45,10 @@ const (
 	CauseHeld Cause = "gone_for_hold"
 	// CauseFailed: gone from the registry, and its own probe fails.
 	CauseFailed Cause = "gone_and_failing"
+	// CauseMaintenance: the registry has it in maintenance.
+	CauseMaintenance Cause = "maintenance"
+	// CauseUnfit: the registry has it, but as critical or otherwise not to be used.
+	CauseUnfit Cause = "unfit"
 	// CauseExplicit: gone from a list that is an operator's own words.
 	CauseExplicit Cause = "gone_from_config"
 	// CauseTombstone: removed by an operator's command.

@@ -167,8 +167,12 @@ func (w *Watcher) take(p Provider, u Update) {
 	for _, s := range u.Skipped {
 		skipped[s.Reason]++
 	}
-	if !maps.Equal(skipped, h.Skipped) && len(skipped)+len(h.Skipped) > 0 {
+	switch {
+	case maps.Equal(skipped, h.Skipped):
+	case len(skipped) > 0:
 		w.cfg.Log.Info("discovery: entries are not taken", zap.String("provider", u.Provider), zap.Any("skipped", skipped))
+	default:
+		w.cfg.Log.Info("discovery: all entries are taken again", zap.String("provider", u.Provider))
 	}
 	*h = ProviderStatus{
 		Name: u.Provider, LastSuccess: u.At, Stale: u.Stale, Instances: len(u.Instances), Skipped: skipped,

@@ -327,7 +327,7 @@ func (c *consul) instance(e *api.ServiceEntry) (in discovery.Instance, reason st
 	checks := slices.DeleteFunc(slices.Clone(e.Checks), func(h *api.HealthCheck) bool { return h == nil })
 	switch status := checks.AggregatedStatus(); {
 	case status == api.HealthMaint:
-		return in, "maintenance"
+		return in, discovery.Maintenance
 	case status == api.HealthWarning:
 		in.Warning = true
 		if s.Weights.Passing > 0 {
