@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -388,5 +390,51 @@ func TestSystemd(t *testing.T) {
 	wait("STOPPING=1")
 	if code := p.ended(); code != 0 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// contractMetrics are the names that dashboards and alerts rely on (those that this step has).
+var contractMetrics = []string{
+	"kvip_connections", "kvip_connections_closed_total", "kvip_requests_total", "kvip_request_duration_seconds",
+	"kvip_snapshot_age_seconds", "kvip_snapshot_generation", "kvip_snapshot_rejected_total", "kvip_backend_up",
+	"kvip_backend_state", "kvip_backend_inflight", "kvip_discovery_last_success_seconds", "kvip_pool_members", "kvip_build_info",
+}
+
+// TestMetrics: after a bootstrap all of the contract's metrics are there, and Prometheus' own linter has no word against
+// any of kvip's. Two VIPs and two pools share the registry.
+func TestMetrics(t *testing.T) {
+	config, vip := cluster(t, "")
+	config = strings.Replace(config, "\nvips:\n", `
+  - {name: spare, standby: true, discovery: {type: static, brokers: [127.0.0.1:1]}}
+vips:
+  - {name: second, listen: "127.0.0.1:0", pool: orders, lookup: forward}
+`, 1)
+	p := serve(t, "true", config)
+	p.untilReady()
+	if _, err := brokers(vip); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Get("http://" + p.admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range contractMetrics {
+		if !strings.Contains(string(text), "# TYPE "+name+" ") {
+			t.Errorf("/metrics lacks %s", name)
+		}
+	}
+	problems, err := promlint.New(bytes.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		if strings.HasPrefix(problem.Metric, "kvip_") {
+			t.Errorf("%s: %s", problem.Metric, problem.Text)
+		}
 	}
 }

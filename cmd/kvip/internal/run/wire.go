@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 
 	"github.com/kvip/kvip/backends"
@@ -61,8 +62,7 @@ func (p *process) buildPools() error {
 		return err
 	}
 	for halvings := 0; ; halvings++ {
-		p.registry = prometheus.NewRegistry()
-		p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		p.registry = newRegistry(p.version)
 		p.pools = nil
 		n := needs{loops: runtime.GOMAXPROCS(0), vips: p.cfg.VIPs}
 		var lowered []string
@@ -87,6 +87,17 @@ func (p *process) buildPools() error {
 			return err
 		}
 	}
+}
+
+// newRegistry makes the process's metrics: the runtime's, the process's own, and which build it is.
+func newRegistry(version string) *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	promauto.With(reg).NewGauge(prometheus.GaugeOpts{
+		Name: "kvip_build_info", Help: "1, with the version of kvip and of Go.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
+	}).Set(1)
+	return reg
 }
 
 func (p *process) buildPool(c config.Pool, maxUpstream int) (*backends.Pool, error) {
