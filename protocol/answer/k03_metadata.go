@@ -37,15 +37,15 @@ const askedFor = 15 * time.Minute
 // a version is held until a goroutine has done it.
 const inlinePartitions = 5000
 
-func (m *metadata) init(s *Set, prev *Set) {
-	snap := s.in.Snapshot
+func newMetadata(s *Set, prev *Set) *metadata {
+	m, snap := &metadata{}, s.in.Snapshot
 	if prev != nil && sameNames(snap, prev.in.Snapshot) {
 		m.names, m.ids = prev.metadata.names, prev.metadata.ids
 	} else {
 		m.index(snap)
 	}
 	if prev == nil {
-		return
+		return m
 	}
 	now := snapshot.Now()
 	for v := range m.views {
@@ -57,6 +57,7 @@ func (m *metadata) init(s *Set, prev *Set) {
 			m.build(s, int16(v), prev)
 		}
 	}
+	return m
 }
 
 func (m *metadata) index(snap *snapshot.Snapshot) {
@@ -157,7 +158,7 @@ func answerMetadata(s *Set, out *Out, q *Request) (Verdict, wire.Fault) {
 // find collects the topics that req names, each once, and the size of their bytes; false when a broker has to be asked.
 // Ids are taken from v12 on: before, a broker refuses them.
 func (o *Out) find(s *Set, v *view, req *wire.MetadataRequest, idsTaken bool) (size int, ok bool) {
-	m := &s.metadata
+	m := s.metadata
 	o.topics = o.topics[:0]
 	if n := len(m.names); len(o.seen) < n {
 		o.seen, o.stamp = make([]uint32, n+n/4), 0

@@ -33,7 +33,7 @@ type Set struct {
 
 	versions versions
 	api      apiVersions
-	metadata metadata
+	metadata *metadata
 	describe describeCluster
 }
 
@@ -72,9 +72,13 @@ func Build(in Input, prev *Set) *Set {
 	s.versions = newVersions(in.APIs)
 	s.api = newApiVersions(in.APIs)
 	s.describe = newDescribeCluster(in.Snapshot)
-	s.metadata.init(s, prev)
 	if prev != nil {
 		s.turn.Store(prev.turn.Load())
+	}
+	if prev != nil && prev.in.Snapshot == in.Snapshot {
+		s.metadata = prev.metadata // only versions or heads have changed
+	} else {
+		s.metadata = newMetadata(s, prev)
 	}
 	return s
 }
