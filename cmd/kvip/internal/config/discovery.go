@@ -95,7 +95,7 @@ func (v *validator) discovery(path string, ds Discovery) {
 		if s.Provider == nil {
 			continue // told while decoding
 		}
-		v.between(sub+".shrink_hold", s.ShrinkHold, 0, 24*time.Hour)
+		v.between(sub+".shrink_hold", s.ShrinkHold, time.Second, 24*time.Hour)
 		v.fieldErrors(sub, s.Provider.Validate())
 	}
 }

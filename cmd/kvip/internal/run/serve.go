@@ -5,7 +5,6 @@ package run
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -171,6 +170,6 @@ func (p *process) watchReadiness(ctx context.Context) error {
 // notify tells systemd, when it started the process and wants to know.
 func (p *process) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		p.log.Warn("telling systemd", zap.String("state", state), zap.Error(fmt.Errorf("sd_notify: %w", err)))
+		p.log.Warn("telling systemd", zap.String("state", state), zap.Error(err))
 	}
 }

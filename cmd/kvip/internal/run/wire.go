@@ -252,7 +252,11 @@ func (p *process) Status() admin.Status {
 	st.Reason = admin.FirstFailing(conditions)
 	st.Healthy = st.Reason == ""
 	for _, v := range p.vips {
-		st.VIPs = append(st.VIPs, v.status())
+		vs := v.status()
+		if vs.Connections*10 >= int64(vs.Cap)*9 {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("vip %s holds %d of %d connections: at the cap, resting ones make room for newcomers", vs.Name, vs.Connections, vs.Cap))
+		}
+		st.VIPs = append(st.VIPs, vs)
 	}
 	for _, pool := range p.pools {
 		st.Pools = append(st.Pools, pool.Status())
