@@ -206,3 +206,11 @@ func formatBytes(n float64) string {
 	}
 	return strconv.FormatFloat(n, 'f', 0, 64) + " B"
 }
+
+// shorten cuts a text to n characters.
+func shorten(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return s
+}

@@ -62,7 +62,7 @@ func (r *Run) writeSide(b *bytes.Buffer, s *Side) {
 		for _, f := range s.Failures {
 			example := ""
 			if len(f.Examples) > 0 {
-				example = text.Trim(f.Examples[0], 90)
+				example = shorten(f.Examples[0], 90)
 			}
 			t.AppendRow(table.Row{f.Class, formatNumber(float64(f.Count)), formatNumber(float64(f.Idle)), example})
 		}
