@@ -253,7 +253,7 @@ func (p *process) Status() admin.Status {
 	st.Healthy = st.Reason == ""
 	for _, v := range p.vips {
 		vs := v.status()
-		if vs.Connections*10 >= int64(vs.Cap)*9 {
+		if vs.Connections*10 >= vs.Cap*9 {
 			st.Warnings = append(st.Warnings, fmt.Sprintf("vip %s holds %d of %d connections: at the cap, resting ones make room for newcomers", vs.Name, vs.Connections, vs.Cap))
 		}
 		st.VIPs = append(st.VIPs, vs)
