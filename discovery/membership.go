@@ -35,7 +35,8 @@ type Rules struct {
 // Membership turns what providers say into a pool's members. An answer is a proposal:
 //
 //   - a new entry, and a changed weight, rack, node id or warning, is taken at once;
-//   - a failed read changes nothing, and neither does an answer that leaves no provider listing anything;
+//   - a failed read changes nothing, and neither does an answer that leaves no provider listing anything: no time is
+//     counted from it, or a registry that comes back empty and fills again would be believed at its first entry;
 //   - a member that no provider lists any more goes after Rules.ShrinkHold, once a non-stale read at or after that moment
 //     still lacks it (so two reads, a hold apart); while its own probe fails it goes at the first such read;
 //   - a removal that is explained goes at the first such read too: the registry has the entry in maintenance; or has it
@@ -126,11 +127,14 @@ func (m *Membership) file(u Update, now time.Time) {
 		seen[addr] = true
 		list[addr] = &entry{instance: in, listed: true}
 	}
+	counts := len(seen) > 0 || m.listedByOthers(u.Provider)
 	for addr, e := range list {
 		switch _, member := m.members[addr]; {
 		case seen[addr] || u.Stale:
 		case !member:
 			delete(list, addr)
+		case !counts:
+			e.listed = false
 		default:
 			e.listed, e.explicit = false, u.Explicit
 			if e.reads == 0 {
@@ -146,6 +150,18 @@ func (m *Membership) file(u Update, now time.Time) {
 			m.skipped[u.Provider][s.Addr] = s.Reason
 		}
 	}
+}
+
+// listedByOthers says whether any provider but this one lists anything.
+func (m *Membership) listedByOthers(name string) bool {
+	for other, list := range m.lists {
+		for _, e := range list {
+			if e.listed && other != name {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Tick reconsiders what is held back, because a probe has changed its mind.
@@ -270,7 +286,7 @@ func (m *Membership) mayGo(addr string, anyListed, spare bool) (Cause, string) {
 		switch {
 		case e == nil || e.reads > 0 && e.explicit:
 		case e.reads == 0:
-			return "", "" // restored, and this provider has not answered yet
+			return "", "" // nothing yet that counts: it was restored, or no provider has listed anything since
 		case m.rules.Probe(addr) == Failing:
 			cause, detail = CauseFailed, "gone from "+name+", and its own probe fails"
 		case why == Maintenance:
@@ -336,7 +352,7 @@ func (m *Membership) Held() []Held {
 		case m.tombstones[addr]:
 			h.Why = "last member"
 		case h.Reads == 0:
-			h.Why = "its provider has not answered yet"
+			h.Why = "waits for an answer of its provider"
 		}
 		out = append(out, h)
 	}

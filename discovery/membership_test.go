@@ -72,6 +72,9 @@ func TestMembershipHoldsWhatTheRegistryTakesBack(t *testing.T) {
 			{0, update("a"), "a"}, {1, update("a b"), "a b"}}},
 		{name: "an empty answer never empties the pool", steps: []step{
 			{0, update("a b"), "a b"}, {1, update(""), "a b"}, {61, update(""), "a b"}, {900, update(""), "a b"}}},
+		{name: "the time of an empty registry does not count when it fills again", steps: []step{
+			{0, update("a b c"), "a b c"}, {1, update(""), "a b c"}, {100, update(""), "a b c"}, {101, update("a"), "a b c"},
+			{102, update("a b"), "a b c"}, {160, update("a b"), "a b c"}, {161, update("a b"), "a b"}}},
 		{name: "an empty answer drops not even who fails", probe: probes{"a": Failing, "b": Failing}, steps: []step{
 			{0, update("a b"), "a b"}, {1, update(""), "a b"}, {200, update(""), "a b"}}},
 		{name: "a failed read changes nothing and counts for nothing", steps: []step{

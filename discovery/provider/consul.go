@@ -253,7 +253,10 @@ func (c *consul) read(ctx context.Context, index uint64, wait time.Duration) (di
 		return discovery.Update{}, 0, fmt.Errorf("the token may not see service %q: it needs service:read on it and node:read on its nodes", c.cfg.Service)
 	}
 	u := c.take(entries)
-	u.Stale = !meta.KnownLeader || meta.LastContact > consulMaxLag || meta.ResultsFilteredByACLs
+	// An agent that streams a service's changes (the default since 1.10) never says whether there is a leader; what it
+	// streams has been committed by one.
+	leaderless := !meta.KnownLeader && meta.QueryBackend != api.QueryBackendStreaming
+	u.Stale = leaderless || meta.LastContact > consulMaxLag || meta.ResultsFilteredByACLs
 	return u, meta.LastIndex, nil
 }
 

@@ -110,6 +110,11 @@ func (f *fakeConsul) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Consul-Index", strconv.FormatUint(f.index, 10))
 	h.Set("X-Consul-KnownLeader", "true")
 	h.Set("X-Consul-LastContact", "0")
+	h.Set("X-Consul-Query-Backend", "blocking-query")
+	if after > 0 { // as seen on 1.14
+		h.Set("X-Consul-KnownLeader", "false")
+		h.Set("X-Consul-Query-Backend", "streaming")
+	}
 	for k, v := range f.header {
 		h[k] = v
 	}
