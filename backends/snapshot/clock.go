@@ -14,8 +14,10 @@ type Time int64
 // Now reads the clock. Asking the kernel for CLOCK_BOOTTIME is a system call, ten times the price of time.Now, which a
 // lookup would pay twice; so the distance of the two clocks is remembered, and asked for again when wall time and
 // monotonic time have moved apart: a suspension moves them, and so does setting the clock, which costs one call.
-func Now() Time {
-	t := time.Now()
+func Now() Time { return At(time.Now()) }
+
+// At converts a reading of time.Now that was just taken.
+func At(t time.Time) Time {
 	mono := int64(t.Sub(started))
 	if gap := t.UnixNano() - mono - apart.Load(); gap > maxGap || gap < -maxGap {
 		return resync()

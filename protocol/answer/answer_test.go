@@ -88,9 +88,19 @@ func ask(t testing.TB, s *Set, q *Request) []byte {
 	if id := int32(binary.BigEndian.Uint32(frame[4:])); id != q.CorrelationID {
 		t.Fatalf("correlation id %d, want %d", id, q.CorrelationID)
 	}
-	rest, _ := out.Rest(5)
-	if !bytes.Equal(bytes.Join(rest, nil), frame[5:]) {
-		t.Fatal("Rest(5) is not what follows the first 5 bytes")
+	// What is left comes out whole, however it is taken.
+	for _, step := range []int{1 << 30, 7 + len(frame)/9} {
+		var got []byte
+		rest, _ := out.Rest(5)
+		for !rest.Empty() {
+			next := bytes.Join(rest.Parts(nil, 3), nil)
+			next = next[:min(step, len(next))]
+			got = append(got, next...)
+			rest.Advance(len(next))
+		}
+		if !bytes.Equal(got, frame[5:]) {
+			t.Fatalf("%d bytes at a time, the rest after 5 bytes is not what follows them", step)
+		}
 	}
 	return frame
 }

@@ -137,9 +137,7 @@ func answerMetadata(s *Set, out *Out, q *Request) (Verdict, wire.Fault) {
 			return Forward, wire.OK
 		}
 		out.metadata(s, v, q, len(s.in.Snapshot.Topics), v.topics.size)
-		for i := range v.topics.pages {
-			out.Refer(v.topics.pages[i].bytes)
-		}
+		out.referPages(v.topics.pages, v.topics.size)
 		out.Copy(v.tail)
 		return Answered, wire.OK
 	}

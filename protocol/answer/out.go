@@ -20,9 +20,10 @@ type Out struct {
 	random uint64
 }
 
-// seg is a part of the output: ref when not nil, else buf[from:to].
+// seg is a part of the output: ref when not nil, else pages when there are any, else buf[from:to].
 type seg struct {
 	ref      []byte
+	pages    []page
 	from, to int
 }
 
@@ -60,6 +61,19 @@ func (o *Out) Refer(b []byte) {
 	o.size += len(b)
 }
 
+// referPages appends the bytes of all pages, which are size bytes.
+func (o *Out) referPages(ps []page, size int) {
+	if size < refFrom {
+		for i := range ps {
+			o.Copy(ps[i].bytes)
+		}
+		return
+	}
+	o.cut()
+	o.segs = append(o.segs, seg{pages: ps})
+	o.size += size
+}
+
 func (o *Out) int32(v int32) {
 	o.buf = binary.BigEndian.AppendUint32(o.buf, uint32(v))
 	o.size += 4
@@ -76,37 +90,92 @@ func (o *Out) cut() {
 // Parts appends the collected bytes, in order, to dst. They are valid until the next Reset.
 func (o *Out) Parts(dst [][]byte) [][]byte {
 	o.cut()
-	for _, s := range o.segs {
-		if s.ref != nil {
+	for i := range o.segs {
+		s := &o.segs[i]
+		switch {
+		case s.ref != nil:
 			dst = append(dst, s.ref)
-		} else {
+		case s.pages != nil:
+			for j := range s.pages {
+				dst = append(dst, s.pages[j].bytes)
+			}
+		default:
 			dst = append(dst, o.buf[s.from:s.to])
 		}
 	}
 	return dst
 }
 
-// Rest returns what is left after the first skip bytes, fit to outlive o: referred bytes stay referred to, the rest is
-// copied, and copied says how many bytes that took.
-func (o *Out) Rest(skip int) (parts [][]byte, copied int) {
+// Rest returns what is left after the first skip bytes, fit to outlive o: what was referred to still is, the rest is copied,
+// and copied says how many bytes that took.
+func (o *Out) Rest(skip int) (rest Rest, copied int) {
 	o.cut()
-	for _, s := range o.segs {
-		b := s.ref
-		if b == nil {
-			b = o.buf[s.from:s.to]
+	kept := append([]byte(nil), o.buf...)
+	rest.segs = append(rest.segs, o.segs...)
+	for i := range rest.segs {
+		if s := &rest.segs[i]; s.ref == nil && s.pages == nil {
+			s.ref = kept[s.from:s.to]
 		}
-		if skip >= len(b) {
-			skip -= len(b)
+	}
+	rest.Advance(skip)
+	return rest, len(kept)
+}
+
+// Rest is what a socket did not take. It holds on to the snapshot that it is made of, by a few slices however long it is.
+type Rest struct {
+	segs []seg
+	skip int // bytes of the first part that are out
+}
+
+// Empty says that nothing is left.
+func (r *Rest) Empty() bool { return len(r.segs) == 0 }
+
+// Parts appends the next parts to dst, at most most of them.
+func (r *Rest) Parts(dst [][]byte, most int) [][]byte {
+	skip := r.skip
+	for i := range r.segs {
+		s := &r.segs[i]
+		if s.ref != nil {
+			if most--; most < 0 {
+				return dst
+			}
+			dst, skip = append(dst, s.ref[skip:]), 0
 			continue
 		}
-		b, skip = b[skip:], 0
-		if s.ref == nil {
-			b = append([]byte(nil), b...)
-			copied += len(b)
+		for j := range s.pages {
+			if most--; most < 0 {
+				return dst
+			}
+			dst, skip = append(dst, s.pages[j].bytes[skip:]), 0
 		}
-		parts = append(parts, b)
 	}
-	return parts, copied
+	return dst
+}
+
+// Advance drops the next n bytes.
+func (r *Rest) Advance(n int) {
+	n += r.skip
+	for len(r.segs) > 0 {
+		s := &r.segs[0]
+		first := s.ref
+		if first == nil {
+			first = s.pages[0].bytes
+		}
+		if n < len(first) {
+			break
+		}
+		n -= len(first)
+		if s.ref == nil {
+			s.pages = s.pages[1:] // a copy of the slice: the pages stay as they are
+		}
+		if s.ref != nil || len(s.pages) == 0 {
+			r.segs[0] = seg{} // let go of the snapshot
+			r.segs = r.segs[1:]
+		}
+	}
+	if r.skip = n; len(r.segs) == 0 {
+		*r = Rest{}
+	}
 }
 
 // rand is xorshift64: which broker a KRaft cluster names as controller is anybody's choice (clients.md R16).

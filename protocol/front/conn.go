@@ -3,10 +3,12 @@ package front
 import (
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"github.com/panjf2000/gnet/v2"
 
 	"github.com/kvip/kvip/backends/snapshot"
+	"github.com/kvip/kvip/protocol/answer"
 	"github.com/kvip/kvip/protocol/session"
 	"github.com/kvip/kvip/protocol/wire"
 )
@@ -19,9 +21,8 @@ type conn struct {
 	opened snapshot.Time
 	peer   netip.AddrPort
 
-	// rest is what the socket did not take yet: slices of snapshots, and copies (copied bytes) of everything else.
-	// Nothing is served while there is any, so there is never more than one flush's worth.
-	rest [][]byte
+	// rest is what the socket did not take yet: slices of snapshots, and copies of everything else. Nothing is served while there is any, so there is never more than one flush's worth.
+	rest answer.Rest
 	// end is why the connection closes once rest is written.
 	end session.Reason
 
@@ -48,8 +49,9 @@ func (c *conn) wake() {
 // traffic serves what has arrived, on readability and on wakes.
 func (c *conn) traffic() gnet.Action {
 	l := c.loop
-	now := snapshot.Now()
-	if len(c.rest) > 0 && !c.resume(now) {
+	begin := time.Now()
+	now := snapshot.At(begin)
+	if !c.rest.Empty() && !c.resume(now) {
 		c.bounded()
 		return c.action()
 	}
@@ -63,12 +65,12 @@ func (c *conn) traffic() gnet.Action {
 			c.after(step, now)
 			break
 		}
-		if len(c.rest) > 0 {
+		if !c.rest.Empty() {
 			break
 		}
 	}
 	if l.tally.Unflushed() {
-		l.tally.Flushed(snapshot.Now().Sub(now))
+		l.tally.Flushed(time.Since(begin))
 	}
 	return c.action()
 }
@@ -92,7 +94,7 @@ func (c *conn) serve(now snapshot.Time) session.Step {
 // after puts the connection into the class that its session's step means.
 func (c *conn) after(step session.Step, now snapshot.Time) {
 	switch {
-	case c.end != session.ReasonNone, len(c.rest) > 0:
+	case c.end != session.ReasonNone, !c.rest.Empty():
 	case step == session.Waiting:
 		c.loop.ages.move(c, busy, now)
 	case step == session.Held:
@@ -109,7 +111,7 @@ func (c *conn) after(step session.Step, now snapshot.Time) {
 // bounded ends a connection that sends on and on while an answer of it waits: gnet cannot stop reading.
 func (c *conn) bounded() {
 	if c.g.InboundBuffered() > c.loop.server.limits.InboundBytes && c.end == session.ReasonNone {
-		c.rest, c.end = nil, session.ReasonInbound
+		c.rest, c.end = answer.Rest{}, session.ReasonInbound
 	}
 }
 
@@ -123,7 +125,9 @@ func (c *conn) rested(n int, now snapshot.Time) {
 		}
 		to, c.frame = partial, c.sess.Requests
 	case c.sess.Looked:
-		to = c.quiet
+		if to = c.quiet; c.listed && c.class == to && now.Sub(c.since) < c.loop.server.drowse {
+			return // relinking a busy connection for each lookup would buy nothing
+		}
 	case c.sess.Requests == 0:
 		return // woken, but still silent
 	}
@@ -132,7 +136,7 @@ func (c *conn) rested(n int, now snapshot.Time) {
 
 // action tells gnet what to do with the connection now.
 func (c *conn) action() gnet.Action {
-	if c.end == session.ReasonNone || len(c.rest) > 0 && c.end.Orderly() {
+	if c.end == session.ReasonNone || !c.rest.Empty() && c.end.Orderly() {
 		return gnet.None
 	}
 	c.linger()

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"math"
 	"net"
 	"os"
 	"time"
@@ -24,7 +25,7 @@ func (f *finisher) wake() {
 }
 
 // owes says whether c owes its peer something: an answer in the making, or bytes that the socket did not take.
-func (c *conn) owes() bool { return c.sess.Busy() || len(c.rest) > 0 }
+func (c *conn) owes() bool { return c.sess.Busy() || !c.rest.Empty() }
 
 // finish takes c over from its loop. It is called in OnClose, while the socket is still open, and returns false when
 // there is no descriptor to be had.
@@ -67,7 +68,7 @@ func (f *finisher) run(c *conn, nc net.Conn, in []byte) session.Reason {
 		_, err := parts.WriteTo(nc)
 		return err
 	}
-	if len(c.rest) > 0 && write(append(net.Buffers(nil), c.rest...)) != nil {
+	if !c.rest.Empty() && write(c.rest.Parts(nil, math.MaxInt)) != nil {
 		return session.ReasonReset
 	}
 	for {

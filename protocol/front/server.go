@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvip/kvip/backends/snapshot"
+	"github.com/kvip/kvip/protocol/answer"
 	"github.com/kvip/kvip/protocol/session"
 )
 
@@ -47,6 +48,7 @@ type Server struct {
 	gnet.BuiltinEventEngine
 	cfg    Config
 	limits Limits
+	drowse time.Duration // how exact the idle times are
 	log    *zap.Logger
 	vip    session.VIP
 
@@ -79,6 +81,7 @@ func New(cfg Config, pool session.Pool, log *zap.Logger, reg prometheus.Register
 	sc.LookupForward, sc.ForwardWrites = cfg.LookupForward, cfg.ForwardWrites
 	sc.FrameBytes, sc.TagLimit, sc.Hold = s.limits.FrameBytes, s.limits.Tags, s.limits.Hold
 	s.vip.Config, s.vip.Pool = sc, pool
+	s.drowse = min(time.Second, s.limits.Idle/16)
 	s.most.Store(int64(cfg.MaxConns))
 	s.closes = make([]atomic.Uint64, len(session.Reasons())+1)
 	s.loops.Store(&[]*loop{})
@@ -291,7 +294,7 @@ func (s *Server) caught(g gnet.Conn, action *gnet.Action) {
 	}
 	s.log.Error("panic while serving a connection; please report it", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
 	if c, ok := g.Context().(*conn); ok {
-		c.rest, c.end = nil, session.ReasonPanic
+		c.rest, c.end = answer.Rest{}, session.ReasonPanic
 	}
 	_ = g.SetLinger(0)
 	*action = gnet.Close

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvip/kvip/backends/snapshot"
+	"github.com/kvip/kvip/protocol/answer"
 	"github.com/kvip/kvip/protocol/session"
 )
 
@@ -26,7 +27,7 @@ func (c *conn) flush(now snapshot.Time) {
 	case n < l.out.Len():
 		var copied int
 		if c.rest, copied = l.out.Rest(n); copied > l.server.limits.OutboundBytes {
-			c.rest, c.end = nil, session.ReasonOutbound
+			c.rest, c.end = answer.Rest{}, session.ReasonOutbound
 			return
 		}
 		l.ages.move(c, stalled, now)
@@ -36,31 +37,33 @@ func (c *conn) flush(now snapshot.Time) {
 
 // resume goes on with an answer that the socket did not take whole, and says whether it is out now.
 func (c *conn) resume(now snapshot.Time) bool {
-	n, err := c.loop.write(c.g.Fd(), c.rest)
-	if err != nil {
-		c.rest, c.end = nil, session.ReasonReset
-		return false
+	l := c.loop
+	for !c.rest.Empty() {
+		l.parts = c.rest.Parts(l.parts[:0], maxParts)
+		size := 0
+		for _, p := range l.parts {
+			size += len(p)
+		}
+		n, err := l.write(c.g.Fd(), l.parts)
+		if err != nil {
+			c.rest, c.end = answer.Rest{}, session.ReasonReset
+			return false
+		}
+		c.rest.Advance(n)
+		if n > 0 {
+			l.ages.move(c, stalled, now)
+		}
+		if n < size {
+			c.arm()
+			return false
+		}
 	}
-	if n > 0 {
-		c.loop.ages.move(c, stalled, now)
-	}
-	for len(c.rest) > 0 && n >= len(c.rest[0]) {
-		n -= len(c.rest[0])
-		c.rest[0] = nil
-		c.rest = c.rest[1:]
-	}
-	if len(c.rest) == 0 {
-		c.rest = nil
-		return true
-	}
-	c.rest[0] = c.rest[0][n:]
-	c.arm()
-	return false
+	return true
 }
 
 func (c *conn) arm() {
 	if err := c.loop.server.writable.arm(c); err != nil {
-		c.rest, c.end = nil, session.ReasonReset
+		c.rest, c.end = answer.Rest{}, session.ReasonReset
 	}
 }
 
