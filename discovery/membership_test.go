@@ -1,12 +1,14 @@
 package discovery
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -275,4 +277,68 @@ func TestMembershipSaysWhichReadItWaitsFor(t *testing.T) {
 	if diff := cmp.Diff(want, m.Held()); diff != "" {
 		t.Fatalf("held differs (-want +got):\n%s", diff)
 	}
+}
+
+// Whatever providers, probes and operators say in whatever order, a view is whole, differs from the one before by what
+// its changes name, is never empty, and has all that is listed and not removed by an operator.
+func TestMembershipHoldsTogetherInAnyOrderOfEvents(t *testing.T) {
+	names := rapid.SliceOfNDistinct(rapid.SampledFrom(strings.Fields("a b c d e")), 0, 5, rapid.ID)
+	rapid.Check(t, func(t *rapid.T) {
+		probe := probes{}
+		m := NewMembership(Rules{Providers: []string{"p", "q"}, Probe: probe.of})
+		now, listed, dead := 0, map[string]string{}, ""
+		have := map[string]bool{}
+		check := func(v View, changed bool) {
+			got := hosts(m.Members())
+			for _, c := range v.Changes {
+				if in := have[c.Instance.Host]; in == (c.Op == Added) {
+					t.Fatalf("change %v to members %v", c, have)
+				}
+				if have[c.Instance.Host] = c.Op != Removed; c.Op == Removed {
+					delete(have, c.Instance.Host)
+				}
+			}
+			if want := strings.Join(slices.Sorted(maps.Keys(have)), " "); got != want || changed != (len(v.Changes) > 0) || changed && hosts(v.Members) != got {
+				t.Fatalf("members %q, the changes add up to %q, the view has %q", got, want, hosts(v.Members))
+			}
+			if v.Generation > 0 && got == "" {
+				t.Fatal("emptied")
+			}
+			for _, h := range strings.Fields(listed["p"] + " " + listed["q"]) {
+				if !have[h] && !strings.Contains(dead, h) {
+					t.Fatalf("%s is listed and no member of %q", h, got)
+				}
+			}
+		}
+		check(m.Restore(brokers(strings.Join(names.Draw(t, "restored"), " ")), at(0)))
+		t.Repeat(map[string]func(*rapid.T){
+			"answer": func(t *rapid.T) {
+				p := rapid.SampledFrom([]string{"p", "q"}).Draw(t, "provider")
+				what := strings.Join(names.Draw(t, "lists"), " ")
+				u := unfit(from(p, update(what)), rapid.SampledFrom([]string{"critical", Maintenance}).Draw(t, "reason"), strings.Join(names.Draw(t, "unfit"), " "))
+				u.Stale = rapid.Bool().Draw(t, "stale")
+				u.Explicit = rapid.Bool().Draw(t, "explicit")
+				if listed[p] = what; u.Stale {
+					listed[p] = "" // what it listed before counts, too, but is not followed here
+				}
+				check(m.Apply(u, at(now)))
+			},
+			"failure": func(t *rapid.T) {
+				check(m.Apply(Update{Provider: "p", Err: errTest}, at(now)))
+			},
+			"probe": func(t *rapid.T) {
+				probe[rapid.SampledFrom(strings.Fields("a b c d e")).Draw(t, "host")] = ProbeState(rapid.IntRange(0, 2).Draw(t, "state"))
+				check(m.Tick(at(now)))
+			},
+			"tombstones": func(t *rapid.T) {
+				dead = strings.Join(names.Draw(t, "removed"), " ")
+				var addrs []string
+				for _, h := range strings.Fields(dead) {
+					addrs = append(addrs, h+":9092")
+				}
+				check(m.SetTombstones(addrs, at(now)))
+			},
+			"time": func(t *rapid.T) { now += rapid.IntRange(1, 90).Draw(t, "seconds") },
+		})
+	})
 }
