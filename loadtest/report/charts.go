@@ -101,7 +101,7 @@ func (c *charts) place(ch *chart, labels bool) (marks []mark, lanes int) {
 	x := scale{from: 0, to: c.end, at: ch.left, end: ch.width - ch.right}
 	for i, e := range c.events {
 		m := mark{number: i + 1, x: x.pos(min(max(e.At, 0), c.end)), failed: e.Error != ""}
-		m.title = fmt.Sprintf("%d: %s at %s", m.number, e.Name, formatSeconds(e.At))
+		m.title = fmt.Sprintf("%d: %s at %s", m.number, e.Name, formatEventTime(e.At))
 		width := badgeWidth
 		if labels && ch.class == "wide" {
 			m.label = shorten(e.Name, 28)

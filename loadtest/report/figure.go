@@ -134,7 +134,7 @@ func (u unit) format(v float64) string {
 	case rate:
 		return formatNumber(v) + "/s"
 	case percent:
-		return strconv.FormatFloat(v, 'g', 4, 64) + "%"
+		return strconv.FormatFloat(v, 'g', 3, 64) + "%"
 	case times:
 		return strconv.FormatFloat(v, 'f', 3, 64)
 	}
@@ -193,6 +193,14 @@ func formatSeconds(s float64) string {
 		return d.Round(100 * time.Millisecond).String()
 	}
 	return d.Round(time.Millisecond).String()
+}
+
+// formatEventTime writes a time within a run as the axes do: in seconds, unless there are many.
+func formatEventTime(s float64) string {
+	if s < 600 {
+		return strconv.FormatFloat(s, 'f', 1, 64) + " s"
+	}
+	return formatSeconds(s)
 }
 
 func formatBytes(n float64) string {

@@ -169,7 +169,7 @@ func (r *Run) page() *page {
 		}
 	}
 	for i, e := range r.Events {
-		p.Events = append(p.Events, eventRow{i + 1, formatSeconds(e.At), e})
+		p.Events = append(p.Events, eventRow{i + 1, formatEventTime(e.At), e})
 	}
 	p.Kernel = r.kernelRows()
 	p.Environment = r.Environment.settings()
@@ -226,18 +226,17 @@ func (s *Side) cards() []card {
 	}
 	failed := card{Name: "failed", Value: formatNumber(float64(s.Failed))}
 	if s.Failed > 0 {
-		failed.Class = "bad"
-		failed.Value += " (" + percent.format(100*share(s.Failed, s.Done+s.Failed)) + ")"
+		failed.Name, failed.Class = "failed, "+percent.format(100*share(s.Failed, s.Done+s.Failed)), "bad"
 	}
 	cards = append(cards, failed)
 	if s.Local > 0 {
 		cards = append(cards, card{"failed here", formatNumber(float64(s.Local)), "bad"})
 	}
 	if lag := s.Stages[StageLag]; lag.Count() > 0 {
-		cards = append(cards, card{"generator lag p99", formatDuration(lag.At(99)), ""})
+		cards = append(cards, card{"lag p99", formatDuration(lag.At(99)), ""})
 	}
 	if d, ok := s.CPUPerOperation(); ok {
-		cards = append(cards, card{"CPU per operation", formatDuration(d), ""})
+		cards = append(cards, card{"CPU / operation", formatDuration(d), ""})
 	}
 	return cards
 }

@@ -8,12 +8,12 @@ import (
 )
 
 // sample is a run in which things happen, as reports are looked at: a storm of two minutes on a gateway whose brokers are
-// killed and brought back, with its calibration.
-func sample() *Run {
-	rng := rand.New(rand.NewPCG(7, 7))
+// killed and brought back, with its calibration. Its latency is factor times that of the usual one.
+func sample(name string, factor float64) *Run {
+	rng := rand.New(rand.NewPCG(7, uint64(factor*100)))
 	const seconds = 120
 	s := Side{
-		Target: "127.0.0.1:9092", Name: "kvip", Elapsed: seconds, Bytes: 1 << 31, PartitionErrors: 812, CPU: &CPU{PID: 4711},
+		Target: "127.0.0.1:9092", Name: name, Elapsed: seconds, Bytes: 1 << 31, PartitionErrors: 812, CPU: &CPU{PID: 4711},
 		Stages: map[string]Histogram{}, Kernel: map[string]uint64{"ListenOverflows": 0, "ListenDrops": 0, "TCPSynRetrans": 0},
 	}
 	for _, name := range stageOrder {
@@ -42,7 +42,7 @@ func sample() *Run {
 			}
 			w.Done++
 			connect, asked, meta := 60+rng.ExpFloat64()*30, 45+rng.ExpFloat64()*30, 130+rng.ExpFloat64()*90*slow
-			total := (connect + asked + meta) * math.Exp(0.25*rng.NormFloat64())
+			total := (connect + asked + meta) * math.Exp(0.25*rng.NormFloat64()) * factor
 			record(s.Stages[StageConnect], connect)
 			record(s.Stages[StageAPIVersions], asked)
 			record(s.Stages[StageMetadata], meta)
@@ -51,7 +51,7 @@ func sample() *Run {
 			record(s.Stages[StageLag], 4+rng.ExpFloat64()*6)
 			record(s.Stages[StagePoll], 2+rng.ExpFloat64()*4)
 		}
-		w.CPU = float64(w.Done) * (31 + rng.Float64()*4 + slow/3) * 1e-6
+		w.CPU = float64(w.Done) * (31*factor + rng.Float64()*4 + slow/3) * 1e-6
 		s.CPU.Seconds += w.CPU
 		s.Counts.add(w.Counts)
 		addCounters(s.Kernel, w.Kernel)
