@@ -81,6 +81,10 @@ soak: build ## The demo under load for SOAKTIME (10m): no wrong answer, no growt
 bench: ## CPU per request: kvip, the floor, a real broker, HAProxy, interleaved in one run (ARGS="--rounds 3")
 	go run ./loadtest/bench $(ARGS)
 
+.PHONY: golden
+golden: ## Ask a real Kafka 4.3.1 everything that kvip answers, and write the golden files
+	go test -tags golden -count 1 -run TestMakeGoldens ./protocol/answer
+
 .PHONY: lint
 lint: ## golangci-lint as .golangci.yml says (built the first time, 2 minutes on 2 cores)
 	$(TOOL) golangci-lint run ./...
