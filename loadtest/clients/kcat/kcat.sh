@@ -100,7 +100,7 @@ steady() {
   done | tee "$dir/sent" | produce
   status=${PIPESTATUS[2]}
   [ "$status" = 0 ] || finish FAIL "produce: kcat exit $status, $(figures)"
-  end=$((SECONDS + 40))
+  end=$((limit - 5))
   while [ "$(lost | wc -l)" -gt "$(failed)" ] && [ $SECONDS -lt $end ]; do
     sleep 0.2
   done

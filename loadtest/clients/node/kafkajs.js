@@ -12,7 +12,7 @@ const SETTLE = 500 // a new topic takes a moment to reach every broker, ms
 const ONCE_LIMIT = 60 // once: the whole program, s
 const STEADY_EXTRA = 90 // steady and bootstraps: beyond --seconds
 const FLUSH_LIMIT = 45000 // steady: from the last send to its answer, ms
-const DRAIN_LIMIT = 40000 // steady: from the last answer to the last record, ms
+const DRAIN_LIMIT = 80000 // steady: from the last send to the last record back, ms
 const LIST_LIMIT = 10000 // bootstraps: one client, from start to topic list, ms
 
 const { values: args } = parseArgs({
@@ -70,10 +70,21 @@ const kafka = new Kafka({ brokers: [args.bootstrap], logLevel: logLevel.ERROR, r
 async function create() {
   const admin = kafka.admin()
   await admin.connect()
-  const made = await admin.createTopics({ topics: [{ topic }] }) // the brokers' own number of partitions and replicas
+  // waitForLeaders would throw when a broker is asked that has not heard of the topic yet. Without numbers the topic
+  // gets the brokers' own number of partitions and replicas.
+  const made = await admin.createTopics({ topics: [{ topic }], waitForLeaders: false })
+  await sleep(SETTLE)
+  for (let tries = 0; ; tries++) {
+    try {
+      await admin.fetchTopicMetadata({ topics: [topic] })
+      break
+    } catch (error) {
+      if (error.type !== 'UNKNOWN_TOPIC_OR_PARTITION' || tries === 20) throw error
+    }
+    await sleep(SETTLE)
+  }
   await admin.disconnect()
   console.log(`topic ${topic}: ${made ? 'created' : 'found'} by the admin client`)
-  await sleep(SETTLE)
 }
 
 async function newProducer() {
@@ -83,7 +94,11 @@ async function newProducer() {
 }
 
 async function startConsumer() {
-  const consumer = kafka.consumer({ groupId: group, maxWaitTimeInMs: 500 }) // default 5 s, which disconnect() waits for
+  const consumer = kafka.consumer({
+    groupId: group,
+    maxWaitTimeInMs: 500, // default 5 s, which disconnect() waits for
+    sessionTimeout: 10000, // default 30 s: how long a consumer that restarts itself waits for its own former self
+  })
   // kafkajs restarts it by itself after most errors, unseen by the application.
   consumer.on(consumer.events.CRASH, ({ payload }) => payload.restart || failed('consumer crashed', payload.error))
   await consumer.connect()
@@ -122,9 +137,9 @@ async function steady() {
     sends.push(send(producer, n).catch(error => failed(`send ${n}`, error)))
     await sleep(Math.max(0, begin + sends.length * SEND_EVERY - Date.now()))
   }
+  const deadline = Date.now() + DRAIN_LIMIT
   const answered = await Promise.race([Promise.all(sends), sleep(FLUSH_LIMIT)])
   if (!answered) failed('flush', new Error(`some sends got no answer within ${FLUSH_LIMIT} ms`))
-  const deadline = Date.now() + DRAIN_LIMIT
   while (missing().length > 0 && Date.now() < deadline) await sleep(SEND_EVERY)
   const lost = missing()
   if (lost.length > 0) {

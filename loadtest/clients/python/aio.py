@@ -57,10 +57,10 @@ async def steady(args, ledger, producer):
     while time.monotonic() - begin < args.seconds:
         sends.append(asyncio.create_task(counted(len(sends))))
         await asyncio.sleep(max(0, begin + len(sends) * job.SEND_EVERY - time.monotonic()))
+    deadline = time.monotonic() + job.DRAIN_LIMIT
     _, pending = await asyncio.wait(sends, timeout=job.FLUSH_LIMIT)
     if pending:
         ledger.failed(f"{len(pending)} sends got no answer within {job.FLUSH_LIMIT}s")
-    deadline = time.monotonic() + job.DRAIN_LIMIT
     while ledger.missing() and not reader.done() and time.monotonic() < deadline:
         await asyncio.sleep(job.SEND_EVERY)
     stop.set()

@@ -24,7 +24,7 @@ SETTLE = 0.5  # a new topic takes a moment to reach every broker
 ONCE_LIMIT = 60  # once: the whole program, seconds
 STEADY_EXTRA = 90  # steady and bootstraps: beyond --seconds
 FLUSH_LIMIT = 45  # steady: from the last send to its answer
-DRAIN_LIMIT = 40  # steady: from the last answer to the last record
+DRAIN_LIMIT = 80  # steady: from the last send to the last record back
 LIST_LIMIT = 10  # bootstraps: one client, from start to topic list
 
 
@@ -173,8 +173,8 @@ def steady(library, args, ledger):
     stop, wrong = threading.Event(), []
     reader = threading.Thread(target=consume, args=(library.Consumer(args), ledger, stop, wrong), daemon=True)
     reader.start()
-    produce(library.Producer(args), ledger, args.seconds)
-    deadline = time.monotonic() + DRAIN_LIMIT
+    end = produce(library.Producer(args), ledger, args.seconds)
+    deadline = end + DRAIN_LIMIT
     while ledger.missing() and not wrong and time.monotonic() < deadline:
         time.sleep(SEND_EVERY)
     if wrong:
@@ -185,6 +185,7 @@ def steady(library, args, ledger):
 
 
 def produce(producer, ledger, seconds):
+    """Sends for seconds and waits for the answers; returns when the last record was sent."""
     pending = set()
 
     def sent(n, error):
@@ -205,14 +206,15 @@ def produce(producer, ledger, seconds):
         producer.pump()
         n += 1
         time.sleep(max(0, begin + n * SEND_EVERY - time.monotonic()))
-    deadline = time.monotonic() + FLUSH_LIMIT
-    while pending and time.monotonic() < deadline:
+    end = time.monotonic()
+    while pending and time.monotonic() < end + FLUSH_LIMIT:
         producer.pump()
         time.sleep(0.01)
     if pending:
         ledger.failed(f"{len(pending)} sends got no answer within {FLUSH_LIMIT}s")
     else:
         producer.close()
+    return end
 
 
 def consume(consumer, ledger, stop, wrong):

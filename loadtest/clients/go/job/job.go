@@ -21,7 +21,7 @@ const (
 	onceLimit   = 60 * time.Second       // once: the whole program
 	steadyExtra = 90 * time.Second       // steady and bootstraps: beyond --seconds
 	flushLimit  = 45 * time.Second       // steady: from the last send to its answer
-	drainLimit  = 40 * time.Second       // steady: from the last answer to the last record
+	drainLimit  = 80 * time.Second       // steady: from the last send to the last record back
 	listLimit   = 10 * time.Second       // bootstraps: one client, from start to topic list
 )
 

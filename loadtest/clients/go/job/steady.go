@@ -48,6 +48,7 @@ sending:
 		case <-tick.C:
 		}
 	}
+	deadline := time.Now().Add(drainLimit)
 	answered := make(chan struct{})
 	go func() { inFlight.Wait(); close(answered) }()
 	select {
@@ -56,7 +57,7 @@ sending:
 	case <-time.After(flushLimit):
 		book.failed("some sends got no answer within %v", flushLimit)
 	}
-	for deadline := time.Now().Add(drainLimit); len(book.missing()) > 0 && time.Now().Before(deadline); {
+	for len(book.missing()) > 0 && time.Now().Before(deadline) {
 		select {
 		case err := <-read:
 			return err // only a wrong record ends the reader early

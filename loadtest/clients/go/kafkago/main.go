@@ -67,7 +67,10 @@ func newConsumer(cfg job.Config) (job.Consumer, error) {
 		Topic:       cfg.Topic,
 		StartOffset: kafka.FirstOffset,
 		MaxWait:     500 * time.Millisecond, // default 10 s
-		MaxAttempts: 30,                     // default 3: a killed broker stays in Metadata for about 9 s
+		// Without it each ReadMessage commits and, when that fails, drops the message it has read.
+		CommitInterval: time.Second,
+		SessionTimeout: 10 * time.Second, // default 30 s: how long a reader that joins again waits for its own former self
+		MaxAttempts:    30,               // default 3: a killed broker stays in Metadata for about 9 s
 	})}, nil
 }
 

@@ -32,7 +32,7 @@ public final class Job {
     private static final int ONCE_LIMIT_S = 60; // once: the whole program
     private static final int STEADY_EXTRA_S = 90; // steady and bootstraps: beyond --seconds
     private static final int FLUSH_LIMIT_S = 45; // steady: from the last send to its answer
-    private static final int DRAIN_LIMIT_S = 40; // steady: from the last answer to the last record
+    private static final int DRAIN_LIMIT_S = 80; // steady: from the last send to the last record back
     private static final int LIST_LIMIT_MS = 10_000; // bootstraps: one client, from start to topic list
 
     private final String bootstrap;
@@ -183,9 +183,8 @@ public final class Job {
         create();
         AtomicBoolean stop = new AtomicBoolean();
         daemon(() -> consume(stop));
-        produce();
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(DRAIN_LIMIT_S);
-        while (!ledger.missing().isEmpty() && System.nanoTime() < deadline) {
+        long end = produce();
+        while (!ledger.missing().isEmpty() && System.nanoTime() - end < TimeUnit.SECONDS.toNanos(DRAIN_LIMIT_S)) {
             Thread.sleep(SEND_EVERY_MS);
         }
         stop.set(true);
@@ -196,7 +195,8 @@ public final class Job {
         }
     }
 
-    private void produce() throws Exception {
+    /** Sends for the given seconds and waits for the answers; returns when the last record was sent (System.nanoTime). */
+    private long produce() throws Exception {
         Producer<String, String> producer = producer();
         Phaser inFlight = new Phaser(1);
         long begin = System.nanoTime();
@@ -219,11 +219,13 @@ public final class Job {
             long next = begin + TimeUnit.MILLISECONDS.toNanos((long) SEND_EVERY_MS * (n + 1));
             TimeUnit.NANOSECONDS.sleep(next - System.nanoTime());
         }
+        long end = System.nanoTime();
         try {
             inFlight.awaitAdvanceInterruptibly(inFlight.arrive(), FLUSH_LIMIT_S, TimeUnit.SECONDS);
         } catch (TimeoutException e) {
             ledger.failed("some sends got no answer", e);
         }
+        return end;
     }
 
     /** Reads until stop; an exception of the library is counted, a wrong record ends the job. */
