@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"fmt"
 	"hash/maphash"
+	"net"
+	"strconv"
 
 	"github.com/kvip/kvip/loadtest/failure"
 	"github.com/kvip/kvip/loadtest/kafka"
@@ -60,8 +62,9 @@ func (k *Checker) forget() {
 type View struct {
 	Fault           failure.Class // what is wrong with the answer on its own
 	Detail          string
-	ClusterID       string // "": the version does not say
-	PartitionErrors int    // partitions with an error code: the truth while brokers are down, so no fault by itself
+	ClusterID       string   // "": the version does not say
+	PartitionErrors int      // partitions with an error code: the truth while brokers are down, so no fault by itself
+	Brokers         []string // host:port of each, as advertised
 	epochs          *epochs
 }
 
@@ -130,6 +133,9 @@ func (k *Checker) judge(version int16, topics int, body []byte) *View {
 		return v
 	}
 	v.ClusterID = string(m.ClusterID)
+	for _, b := range m.Brokers {
+		v.Brokers = append(v.Brokers, net.JoinHostPort(string(b.Host), strconv.Itoa(int(b.Port))))
+	}
 	for _, t := range m.Topics {
 		for _, p := range t.Partitions {
 			if p.ErrorCode != 0 {

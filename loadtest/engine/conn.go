@@ -44,6 +44,11 @@ type Conn struct {
 	in         []byte // start of an incomplete frame, with its length
 	out        []byte // what the socket did not take yet
 	deadline   Timer
+	taken      uint64
+
+	// ReceiveBuffer, when above 0, is the kernel's buffer for what the peer sends, in bytes, from the next Dial on: what a
+	// slow reader does not read then stays with the peer.
+	ReceiveBuffer int
 }
 
 // NewConn returns a connection that is not dialled.
@@ -61,7 +66,13 @@ func (c *Conn) Dial(from unix.Sockaddr, to *Target) failure.Class {
 	if err != nil {
 		return failure.OfConnect(err)
 	}
-	if err := connect(fd, from, to); err != nil {
+	if c.ReceiveBuffer > 0 {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, c.ReceiveBuffer)
+	}
+	if err == nil {
+		err = connect(fd, from, to)
+	}
+	if err != nil {
 		_ = unix.Close(fd)
 		return failure.OfConnect(err)
 	}
@@ -194,6 +205,9 @@ func write(fd int, b []byte) (int, error) {
 // slow reader. That the peer resets the connection is still noticed.
 func (c *Conn) Pause() { c.paused = true }
 
+// Taken is how many bytes have been read, over all of the connection's lives.
+func (c *Conn) Taken() uint64 { return c.taken }
+
 // Read takes at most limit bytes off a paused connection's socket and hands on the frames that they complete.
 func (c *Conn) Read(limit int) {
 	if c.state == established && limit > 0 {
@@ -278,6 +292,7 @@ func (c *Conn) read(buf []byte, whole bool) (more bool) {
 		c.fail(why)
 		return false
 	}
+	c.taken += uint64(n)
 	c.feed(buf[:n])
 	return whole || n == len(buf)
 }

@@ -113,10 +113,11 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
-// fireTimers calls what is due, a batch at most: timers that arm each other for times past must not starve connections.
+// fireTimers calls what is due, but not what is armed meanwhile: timers must not starve connections.
 func (l *Loop) fireTimers() {
+	now := Now()
 	for range batch {
-		t := l.timers.pop(Now())
+		t := l.timers.pop(now)
 		if t == nil {
 			return
 		}

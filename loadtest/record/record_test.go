@@ -12,20 +12,23 @@ import (
 func TestMergingLosesNothing(t *testing.T) {
 	whole := NewRecorder()
 	parts := []*Recorder{NewRecorder(), NewRecorder(), NewRecorder()}
-	whole.Begin()
-	for _, p := range parts {
-		p.Begin()
+	for _, r := range append(parts, whole) {
+		r.Plan(3*time.Second, time.Second)
+		r.Begin()
 	}
 	v := time.Duration(1)
 	for i := range 3000 {
 		v = (v*7919 + time.Duration(i)) % (90 * time.Second) // nanoseconds to beyond a minute
+		at := time.Duration(i) * 1100 * time.Microsecond     // to beyond the last window
 		for _, r := range []*Recorder{whole, parts[i%3]} {
-			r.Start()
-			r.Answer(v)
+			r.Intend(at)
+			r.Start(at, v/5)
+			r.Answer(at+v, Operation, v)
 			r.Took(Stage(i%int(Stages)), v/3)
+			r.Saw(Poll, v/7)
 			r.Received(i)
 			if i%10 == 0 {
-				r.Fail(failure.Class(1+i%int(failure.Classes-1)), "")
+				r.Fail(at, failure.Class(1+i%int(failure.Classes-1)), "")
 				r.Lost(failure.Reset)
 				r.PartitionError()
 			}
@@ -41,37 +44,59 @@ func TestMergingLosesNothing(t *testing.T) {
 		}
 		merged.Stages[s], whole.Stages[s] = nil, nil
 	}
+	for w := range merged.Windows {
+		if !merged.Windows[w].Latency.Equals(whole.Windows[w].Latency) {
+			t.Errorf("window %d: merged histogram differs", w)
+		}
+		merged.Windows[w].Latency, whole.Windows[w].Latency = nil, nil
+	}
 	if diff := cmp.Diff(whole.Result, *merged); diff != "" {
 		t.Errorf("(-whole +merged):\n%s", diff)
 	}
 }
 
-func TestNothingIsCountedOutsideTheMeasurement(t *testing.T) {
+func TestTurnsOfATargetFollowEachOther(t *testing.T) {
+	sum := NewResult()
+	for turn := range 2 {
+		r := NewRecorder()
+		r.Plan(1500*time.Millisecond, time.Second)
+		r.Start(0, 0)
+		r.Answer(1200*time.Millisecond, Operation, time.Duration(turn+1)*time.Millisecond)
+		sum.Append(&r.Result)
+	}
+	if sum.Elapsed != 3*time.Second || sum.Answered != 2 || len(sum.Windows) != 4 || sum.Windows[1].Answered != 1 || sum.Windows[3].Latency.TotalCount() != 1 {
+		t.Errorf("got %+v", sum)
+	}
+}
+
+func TestWhatBelongsToNoOperationCountsDuringTheMeasurementOnly(t *testing.T) {
 	r := NewRecorder()
+	r.Plan(time.Second, time.Second)
 	load := func() {
-		r.Start()
-		r.Answer(time.Millisecond)
-		r.Fail(failure.Reset, "detail")
 		r.Lost(failure.Reset)
 		r.Received(1)
 		r.PartitionError()
+		r.Saw(Poll, time.Millisecond)
+		r.Holds(0, 5)
 	}
 	load()
 	r.Begin()
 	r.End()
 	load()
-	if r.Started+r.Answered+r.Bytes+r.PartitionErrors+r.Failed[failure.Reset]+r.Dropped[failure.Reset] != 0 || r.Stages[Operation].TotalCount() != 0 || len(r.Details) != 0 {
+	if r.Bytes+r.PartitionErrors+r.Dropped[failure.Reset] != 0 || r.Stages[Poll].TotalCount() != 0 || r.Windows[0].Open != 0 {
 		t.Errorf("counted %+v", r.Result)
 	}
 }
 
 func TestDetailsStayFew(t *testing.T) {
 	a, b := NewRecorder(), NewRecorder()
-	a.Begin()
-	b.Begin()
 	for range 100 {
-		a.Fail(failure.Reset, "a")
-		b.Fail(failure.Reset, "b")
+		for _, r := range []*Recorder{a, b} {
+			if r.Windows == nil {
+				r.Plan(time.Second, time.Second)
+			}
+			r.Fail(0, failure.Reset, "seen")
+		}
 	}
 	a.Merge(&b.Result)
 	if n := len(a.Details[failure.Reset]); n != samples {

@@ -10,15 +10,13 @@ import (
 // bootstraps. An operation is one Metadata request.
 type kept struct {
 	line
-	intended engine.Time
-	busy     bool // an operation is open
-	greeted  bool // ApiVersions has been answered on this connection
-	away     bool // not yet, or not again, with the shard
+	greeted bool // ApiVersions has been answered on this connection
+	away    bool // not yet, or not again, with the shard
 }
 
 func newKept(s *shard) client {
 	k := &kept{away: true}
-	k.init(s, k)
+	k.init(s, s.asks, k)
 	return k
 }
 
@@ -33,8 +31,7 @@ func (k *kept) connect() {
 
 // start looks up, after the connection stands again if it was lost.
 func (k *kept) start() {
-	k.intended, k.busy = k.shard.intended, true
-	k.shard.began(k.intended)
+	k.shard.opens(&k.op, k.shard.intended)
 	if k.greeted {
 		k.lookup()
 	}
@@ -48,7 +45,7 @@ func (k *kept) lookup() {
 
 // Connected implements engine.Handler.
 func (k *kept) Connected(*engine.Conn) {
-	k.shard.rec.Took(record.Connect, engine.Now().Sub(k.dialed))
+	k.connected()
 	if why := k.askAPIVersions(); why != failure.None {
 		k.lost(why, "")
 	}
@@ -64,15 +61,14 @@ func (k *kept) Frame(_ *engine.Conn, frame []byte) {
 	switch {
 	case !k.greeted:
 		k.greeted = true
-		if k.busy {
+		if k.op.open {
 			k.lookup() // asked for while the connection was down
 		} else if k.away {
 			k.away = false
 			k.shard.free(k)
 		}
-	case k.busy:
-		k.busy = false
-		k.shard.rec.Answer(engine.Now().Sub(k.intended))
+	case k.op.open:
+		k.shard.served(&k.op, record.Operation)
 		k.shard.free(k)
 	}
 }
@@ -83,11 +79,11 @@ func (k *kept) Failed(_ *engine.Conn, why failure.Class) { k.lost(why, "") }
 // lost fails what is open and connects anew: at once when the target closed a quiet connection, which it may, else after
 // a pause.
 func (k *kept) lost(why failure.Class, detail string) {
-	quiet := k.greeted && !k.busy && why == failure.Closed
+	quiet := k.greeted && !k.op.open && why == failure.Closed
 	k.greeted = false
-	if k.busy {
-		k.busy, k.away = false, true // comes back to the shard when the connection stands again
-		k.shard.rec.Fail(why, detail)
+	if k.op.open {
+		k.away = true // comes back to the shard when the connection stands again
+		k.shard.failed(&k.op, why, detail)
 	} else {
 		k.shard.rec.Lost(why)
 		k.shard.lastFault = (&failure.Error{Class: why, Detail: detail}).Error()

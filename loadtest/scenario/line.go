@@ -10,19 +10,62 @@ import (
 	"github.com/kvip/kvip/loadtest/record"
 )
 
+// asks are the requests of one kind of client. A loop's clients share the frames: the correlation id is written before each
+// sending.
+type asks struct {
+	apiVersions, metadata               []byte
+	apiVersionsVersion, metadataVersion int16
+	topics                              int // an answer must hold so many; -1: any number
+}
+
+func newAsks(clientID string, sw kafka.Software, apiVersions, metadata int16, ask kafka.Lookup) *asks {
+	a := &asks{
+		apiVersionsVersion: apiVersions, metadataVersion: metadata, topics: len(ask.Topics),
+		metadata: kafka.MetadataRequest(metadata, clientID, ask),
+	}
+	if apiVersions >= 0 {
+		a.apiVersions = kafka.APIVersionsRequest(apiVersions, clientID, sw)
+	}
+	if ask.All || (metadata == 0 && len(ask.Topics) == 0) {
+		a.topics = -1
+	}
+	return a
+}
+
 // line is a client's conversation over one connection: at most one request is open at a time.
 type line struct {
 	shard  *shard
+	asks   *asks
 	conn   *engine.Conn
 	memory check.Memory
+	op     op
 	dialed engine.Time
 	asked  engine.Time
-	id     int32 // of the last request
-	key    int16 // of the open request; -1: none is open
+	id     int32       // of the last request
+	key    int16       // of the open request; -1: none is open
+	view   *check.View // the last Metadata answer
 }
 
-func (l *line) init(s *shard, h engine.Handler) {
-	l.shard, l.conn, l.key = s, s.loop.NewConn(h), -1
+func (l *line) init(s *shard, a *asks, h engine.Handler) {
+	l.shard, l.asks, l.conn, l.key = s, a, s.loop.NewConn(h), -1
+}
+
+// due is when what begins now must be over: with the operation, if one is open.
+func (l *line) due(now engine.Time) engine.Time {
+	if l.op.open {
+		return l.op.due
+	}
+	return now.Add(l.shard.cfg.Timeout)
+}
+
+// took records a stage, if it belongs to what is measured.
+func (l *line) took(stage record.Stage, now, since engine.Time) {
+	switch {
+	case l.op.counted:
+		l.shard.rec.Took(stage, now.Sub(since))
+	case !l.op.open:
+		l.shard.rec.Saw(stage, now.Sub(since))
+	}
 }
 
 // dial begins a connection that must stand by the deadline.
@@ -31,23 +74,32 @@ func (l *line) dial(now engine.Time) failure.Class {
 	l.key, l.dialed = -1, now
 	why := l.conn.Dial(l.shard.sources.Next(), l.shard.target)
 	if why == failure.None {
-		l.conn.Deadline(now.Add(l.shard.cfg.Timeout))
+		l.conn.Deadline(l.due(now))
 	}
 	return why
 }
 
-// askAPIVersions and askMetadata send a request. Its answer is due within the operation's time.
-func (l *line) askAPIVersions() failure.Class {
-	return l.ask(kafka.KeyAPIVersions, l.shard.apiVersions)
-}
+// connected records the time of the connection.
+func (l *line) connected() { l.took(record.Connect, engine.Now(), l.dialed) }
 
-func (l *line) askMetadata() failure.Class { return l.ask(kafka.KeyMetadata, l.shard.metadata) }
+// askAPIVersions and askMetadata send a request. Its answer is due within the operation's time.
+func (l *line) askAPIVersions() failure.Class { return l.ask(kafka.KeyAPIVersions, l.asks.apiVersions) }
+
+func (l *line) askMetadata() failure.Class { return l.ask(kafka.KeyMetadata, l.asks.metadata) }
+
+// greet sends what the client sends first of all.
+func (l *line) greet() failure.Class {
+	if l.asks.apiVersions == nil {
+		return l.askMetadata()
+	}
+	return l.askAPIVersions()
+}
 
 func (l *line) ask(key int16, frame []byte) failure.Class {
 	l.id++
 	l.key, l.asked = key, engine.Now()
 	kafka.SetCorrelation(frame, l.id)
-	l.conn.Deadline(l.asked.Add(l.shard.cfg.Timeout))
+	l.conn.Deadline(l.due(l.asked))
 	return l.conn.Send(frame)
 }
 
@@ -61,9 +113,9 @@ func (l *line) answer(frame []byte) (failure.Class, string) {
 	if key < 0 {
 		return failure.Unasked, fmt.Sprintf("%d bytes", len(frame))
 	}
-	version, stage := l.shard.cfg.MetadataVersion, record.Metadata
+	version, stage := l.asks.metadataVersion, record.Metadata
 	if key == kafka.KeyAPIVersions {
-		version, stage = l.shard.cfg.APIVersionsVersion, record.APIVersions
+		version, stage = l.asks.apiVersionsVersion, record.APIVersions
 	}
 	id, body, err := kafka.Header(key, version, frame)
 	switch {
@@ -72,12 +124,13 @@ func (l *line) answer(frame []byte) (failure.Class, string) {
 	case id != l.id:
 		return failure.WrongID, fmt.Sprintf("correlation id %d, expected %d", id, l.id)
 	}
-	l.shard.rec.Took(stage, now.Sub(l.asked))
+	l.took(stage, now, l.asked)
 	if key == kafka.KeyAPIVersions {
 		r := l.shard.check.APIVersions(version, body)
 		return r.Fault, r.Detail
 	}
-	v := l.shard.check.Metadata(version, l.shard.topics, body)
+	v := l.shard.check.Metadata(version, l.asks.topics, body)
+	l.view = v
 	if v.Fault != failure.None {
 		return v.Fault, v.Detail
 	}

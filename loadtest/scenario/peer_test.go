@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -78,11 +79,18 @@ func (p *peer) serve(c *net.TCPConn) {
 		if _, err := io.ReadFull(c, head); err != nil {
 			return
 		}
-		request := make([]byte, binary.BigEndian.Uint32(head))
+		size := int32(binary.BigEndian.Uint32(head))
+		if size < 8 || size > 1<<20 {
+			return
+		}
+		request := make([]byte, size)
 		if _, err := io.ReadFull(c, request); err != nil {
 			return
 		}
-		key, frame := p.respond(request)
+		key, frame := p.respond(request, c.LocalAddr().(*net.TCPAddr).Port)
+		if frame == nil {
+			return
+		}
 		binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
 		if p.write != nil {
 			if !p.write(c, key, frame) {
@@ -94,20 +102,31 @@ func (p *peer) serve(c *net.TCPConn) {
 	}
 }
 
-// respond returns the whole answer frame; its length is not filled in.
-func (p *peer) respond(request []byte) (key int16, frame []byte) {
+// respond returns the whole answer frame; its length is not filled in. It returns nil for what a broker closes on.
+func (p *peer) respond(request []byte, port int) (key int16, frame []byte) {
 	key, version := int16(binary.BigEndian.Uint16(request)), int16(binary.BigEndian.Uint16(request[2:]))
 	frame = append(make([]byte, 4), request[4:8]...)
 	if key == 18 {
 		a := kmsg.NewPtrApiVersionsResponse()
 		a.Version = version
-		a.ApiKeys = []kmsg.ApiVersionsResponseApiKey{{ApiKey: 3, MaxVersion: 13}, {ApiKey: 18, MaxVersion: 4}}
+		a.ApiKeys = []kmsg.ApiVersionsResponseApiKey{{ApiKey: 3, MaxVersion: 13}, {ApiKey: 18, MaxVersion: 5}}
+		if version > 5 {
+			a.Version, a.ErrorCode, a.ApiKeys = 0, 35, a.ApiKeys[1:]
+		}
 		if p.greet != nil {
 			p.greet(a)
 		}
 		return key, a.AppendTo(frame)
 	}
-	m := soundMetadata(version)
+	asked := kmsg.NewPtrMetadataRequest()
+	asked.Version = version
+	if key != 3 || version > 13 || readRequest(asked, request[8:]) != nil {
+		return key, nil
+	}
+	m := soundMetadata(version, port)
+	if asked.Topics != nil && len(asked.Topics) == 0 && version > 0 {
+		m.Topics = nil
+	}
 	p.mu.Lock()
 	p.n++
 	n := p.n
@@ -121,13 +140,36 @@ func (p *peer) respond(request []byte) (key int16, frame []byte) {
 	return key, m.AppendTo(frame)
 }
 
-func soundMetadata(version int16) *kmsg.MetadataResponse {
+// readRequest reads what follows the correlation id: client id, the header's tags, the body.
+func readRequest(r kmsg.Request, b []byte) error {
+	bad := errors.New("not a request")
+	if len(b) < 2 {
+		return bad
+	}
+	if n := int(int16(binary.BigEndian.Uint16(b))); n > 0 {
+		if len(b) < 2+n {
+			return bad
+		}
+		b = b[n:]
+	}
+	b = b[2:]
+	if r.IsFlexible() {
+		if len(b) < 1 || b[0] != 0 {
+			return bad
+		}
+		b = b[1:]
+	}
+	return r.ReadFrom(b)
+}
+
+// soundMetadata advertises three brokers at the peer's own port.
+func soundMetadata(version int16, port int) *kmsg.MetadataResponse {
 	m := kmsg.NewPtrMetadataResponse()
 	m.Version = version
 	m.ClusterID, m.ControllerID = kmsg.StringPtr("cluster-a"), 1
 	for id := int32(1); id <= 3; id++ {
 		b := kmsg.NewMetadataResponseBroker()
-		b.NodeID, b.Host, b.Port = id, "127.0.0.1", 9091+id
+		b.NodeID, b.Host, b.Port = id, "127.0.0.1", int32(port)
 		m.Brokers = append(m.Brokers, b)
 	}
 	topic := kmsg.NewMetadataResponseTopic()

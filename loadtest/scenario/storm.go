@@ -3,63 +3,105 @@ package scenario
 import (
 	"github.com/kvip/kvip/loadtest/engine"
 	"github.com/kvip/kvip/loadtest/failure"
+	"github.com/kvip/kvip/loadtest/kafka"
 	"github.com/kvip/kvip/loadtest/record"
 )
 
-// storm bootstraps: connect, ApiVersions, Metadata, close. An operation is all of it.
+// storm bootstraps: connect, ApiVersions, Metadata, close; and, when asked, a connection to each broker that it was told of.
+// An operation is all of it.
 type storm struct {
-	line
-	intended engine.Time
-	open     bool
+	bootstrap
 }
 
 func newStorm(s *shard) client {
 	c := &storm{}
-	c.init(s, c)
+	c.setUp(s, s.asks, s.cfg.DialBrokers, c.ended)
 	return c
 }
 
 func (c *storm) prepare() { c.shard.free(c) }
 
-func (c *storm) start() {
-	c.intended, c.open = c.shard.intended, true
-	now := c.shard.began(c.intended)
-	if why := c.dial(now); why != failure.None {
-		c.end(why, "")
+func (c *storm) start() { c.begin(c.shard.intended) }
+
+func (c *storm) ended(why failure.Class) {
+	if why != failure.None {
+		c.shard.later(func() { c.shard.free(c) })
+		return
+	}
+	c.shard.free(c)
+}
+
+// bootstrap is one bootstrap after the other over a line.
+type bootstrap struct {
+	line
+	handoff *handoff            // nil: brokers are not dialled
+	ended   func(failure.Class) // called after each
+	keeps   bool                // the connection stays after a good one
+}
+
+func (b *bootstrap) setUp(s *shard, a *asks, dialBrokers bool, ended func(failure.Class)) {
+	b.init(s, a, b)
+	b.ended = ended
+	if dialBrokers {
+		b.handoff = newHandoff(s, b)
+	}
+}
+
+// begin starts an operation.
+func (b *bootstrap) begin(intended engine.Time) {
+	now := b.shard.opens(&b.op, intended)
+	if why := b.dial(now); why != failure.None {
+		b.end(why, "")
 	}
 }
 
 // Connected implements engine.Handler.
-func (c *storm) Connected(*engine.Conn) {
-	c.shard.rec.Took(record.Connect, engine.Now().Sub(c.dialed))
-	if why := c.askAPIVersions(); why != failure.None {
-		c.end(why, "")
+func (b *bootstrap) Connected(*engine.Conn) {
+	b.connected()
+	if why := b.greet(); why != failure.None {
+		b.end(why, "")
 	}
 }
 
 // Frame implements engine.Handler.
-func (c *storm) Frame(_ *engine.Conn, frame []byte) {
-	greeting := c.key != keyMetadata
-	why, detail := c.answer(frame)
-	if why == failure.None && greeting {
-		why = c.askMetadata()
-		if why == failure.None {
+func (b *bootstrap) Frame(_ *engine.Conn, frame []byte) {
+	if !b.op.open {
+		b.conn.Close()
+		b.shard.rec.Lost(failure.Unasked)
+		return
+	}
+	greeting := b.key == kafka.KeyAPIVersions
+	why, detail := b.answer(frame)
+	switch {
+	case why == failure.None && greeting:
+		if why = b.askMetadata(); why == failure.None {
 			return
 		}
+	case why == failure.None && b.handoff != nil:
+		b.conn.Close() // as clients do that go on to the brokers
+		b.handoff.begin(b.view.Brokers)
+		return
 	}
-	c.end(why, detail)
+	b.end(why, detail)
 }
 
 // Failed implements engine.Handler.
-func (c *storm) Failed(_ *engine.Conn, why failure.Class) { c.end(why, "") }
-
-func (c *storm) end(why failure.Class, detail string) {
-	c.conn.Close()
-	if why != failure.None {
-		c.shard.rec.Fail(why, detail)
-		c.shard.later(func() { c.shard.free(c) })
+func (b *bootstrap) Failed(_ *engine.Conn, why failure.Class) {
+	if !b.op.open {
+		b.shard.rec.Lost(why)
 		return
 	}
-	c.shard.rec.Answer(engine.Now().Sub(c.intended))
-	c.shard.free(c)
+	b.end(why, "")
+}
+
+func (b *bootstrap) end(why failure.Class, detail string) {
+	if why != failure.None || !b.keeps {
+		b.conn.Close()
+	}
+	if why != failure.None {
+		b.shard.failed(&b.op, why, detail)
+	} else {
+		b.shard.served(&b.op, record.Operation)
+	}
+	b.ended(why)
 }

@@ -90,19 +90,6 @@ func (p *Profile) Peak() float64 {
 	return peak
 }
 
-// First is the rate at the begin, which a warm-up runs at.
-func (p *Profile) First() float64 {
-	if p.trace != nil {
-		return p.Count() / p.Length().Seconds()
-	}
-	for _, s := range p.segments {
-		if s.From > 0 || s.To > 0 {
-			return max(s.From, min(s.To, 1))
-		}
-	}
-	return 0
-}
-
 // at inverts the cumulated profile: when count operations have begun. ok is false beyond its end.
 func (p *Profile) at(segment *int, count float64) (t time.Duration, ok bool) {
 	for *segment < len(p.segments) {
@@ -114,4 +101,21 @@ func (p *Profile) at(segment *int, count float64) (t time.Duration, ok bool) {
 		*segment++
 	}
 	return 0, false
+}
+
+// After returns the profile that begins after a warm-up at this profile's first rate. A trace is preceded by silence.
+func (p *Profile) After(warmup time.Duration) *Profile {
+	if warmup <= 0 {
+		return p
+	}
+	if p.trace != nil {
+		later := &Profile{starts: []time.Duration{0, p.Length() + warmup}}
+		for _, at := range p.trace {
+			later.trace = append(later.trace, at+warmup)
+		}
+		return later
+	}
+	// Segments of a profile are good ones, and one more does not make them bad.
+	later, _ := New(append([]Segment{{warmup, p.segments[0].From, p.segments[0].From}}, p.segments...)...)
+	return later
 }
