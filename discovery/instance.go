@@ -47,6 +47,8 @@ type Update struct {
 	// Explicit says that the list is an operator's own words (the configuration itself), so that what it no longer lists
 	// goes at once.
 	Explicit bool
+	// Orders are an Overseer's, nil in others' updates.
+	Orders *Orders
 	// Err is why the read failed.
 	Err error
 	// At is when the answer was complete.

@@ -42,7 +42,8 @@ type Rules struct {
 //   - a removal that is explained goes at the first such read too: the registry has the entry in maintenance; or has it
 //     as critical or otherwise unfit (Update.Skipped), while at least half of those that would be members without this
 //     rule are listed and do not fail their probes;
-//   - one that an Explicit list no longer has, or that an operator removed (SetTombstones), goes at once;
+//   - one that an Explicit list no longer has, or that an operator removed (SetOrders), goes at once;
+//   - a weight that an operator has given holds instead of the registry's;
 //   - whatever is said, the last member stays.
 //
 // It has no clock, no lock and no goroutine: every call takes the time. Watcher drives it.
@@ -52,7 +53,8 @@ type Membership struct {
 	members    map[string]Instance          // by Addr
 	skipped    map[string]map[string]string // by provider, by Addr: why the last non-stale read did not take it
 	unfit      map[string]bool              // by Addr: members that went because the registry had them as unfit
-	tombstones map[string]bool
+	removed    map[string]bool              // by Addr: Orders.Removed
+	weights    map[string]int               // by Addr: Orders.Weights
 	generation uint64
 }
 
@@ -90,7 +92,7 @@ func (m *Membership) Restore(members []Instance, now time.Time) (v View, ok bool
 	var changes []Change
 	for _, in := range members {
 		addr := in.Addr()
-		if _, dup := m.members[addr]; dup || !usable(in) || m.tombstones[addr] {
+		if _, dup := m.members[addr]; dup || !usable(in) || m.removed[addr] {
 			continue
 		}
 		m.members[addr] = in
@@ -167,17 +169,10 @@ func (m *Membership) listedByOthers(name string) bool {
 // Tick reconsiders what is held back, because a probe has changed its mind.
 func (m *Membership) Tick(now time.Time) (v View, ok bool) { return m.decide(now) }
 
-// SetTombstones replaces the addresses that an operator has removed: they are no members, whatever a registry lists.
-func (m *Membership) SetTombstones(addrs []string, now time.Time) (v View, ok bool) {
-	m.bury(addrs)
+// SetOrders replaces what operators have said.
+func (m *Membership) SetOrders(o Orders, now time.Time) (v View, ok bool) {
+	m.order(o)
 	return m.decide(now)
-}
-
-func (m *Membership) bury(addrs []string) {
-	m.tombstones = make(map[string]bool, len(addrs))
-	for _, a := range addrs {
-		m.tombstones[a] = true
-	}
 }
 
 // Members returns the current members, ascending by Addr.
@@ -195,7 +190,7 @@ func (m *Membership) merged() map[string]Instance {
 	out := map[string]Instance{}
 	for _, name := range m.rules.Providers {
 		for addr, e := range m.lists[name] {
-			if !e.listed || m.tombstones[addr] {
+			if !e.listed || m.removed[addr] {
 				continue
 			}
 			in, have := out[addr]
@@ -220,12 +215,10 @@ func (m *Membership) decide(now time.Time) (View, bool) {
 	var changes []Change
 	listed := m.merged()
 	for addr, in := range listed {
-		was, have := m.members[addr]
-		m.members[addr] = in
-		if !have {
+		if _, have := m.members[addr]; !have {
+			in = m.ordered(in)
+			m.members[addr] = in
 			changes = append(changes, Change{Op: Added, Instance: in, Cause: CauseListed, Detail: "listed by " + in.Source})
-		} else if d := differences(was, in); d != "" {
-			changes = append(changes, Change{Op: Changed, Instance: in, Was: was, Cause: CauseUpdated, Detail: d})
 		}
 	}
 	var leaving []Change
@@ -253,6 +246,19 @@ func (m *Membership) decide(now time.Time) (View, bool) {
 			}
 		}
 	}
+	for addr, was := range m.members {
+		in, ok := listed[addr]
+		if !ok {
+			if in, ok = m.lastSaid(addr); !ok {
+				in = was
+			}
+		}
+		in = m.ordered(in)
+		m.members[addr] = in
+		if d := differences(was, in); d != "" {
+			changes = append(changes, Change{Op: Changed, Instance: in, Was: was, Cause: CauseUpdated, Detail: d})
+		}
+	}
 	return m.view(append(changes, leaving...), now)
 }
 
@@ -274,7 +280,7 @@ func (m *Membership) spare(listed map[string]Instance) bool {
 
 // mayGo says why a member that is not to be had from the lists may go now, "" when it must stay.
 func (m *Membership) mayGo(addr string, anyListed, spare bool) (Cause, string) {
-	if m.tombstones[addr] {
+	if m.removed[addr] {
 		return CauseTombstone, "removed by an operator"
 	}
 	if !anyListed {
@@ -349,7 +355,7 @@ func (m *Membership) Held() []Held {
 		switch {
 		case len(listed) == 0:
 			h.Why = "no provider lists any broker"
-		case m.tombstones[addr]:
+		case m.removed[addr]:
 			h.Why = "last member"
 		case h.Reads == 0:
 			h.Why = "waits for an answer of its provider"

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -217,24 +218,48 @@ func TestMembershipMergesProvidersInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestMembershipHonoursTombstonesButNotForTheLast(t *testing.T) {
+func TestMembershipHonoursRemovalsByOperatorsButNotOfTheLast(t *testing.T) {
 	m := NewMembership(Rules{Providers: []string{"reg"}, Probe: probes{"b": Passing}.of})
 	m.Apply(update("a b c"), at(0))
-	v, ok := m.SetTombstones([]string{"c:9092"}, at(1))
+	v, ok := m.SetOrders(Orders{Removed: []string{"c:9092"}}, at(1))
 	if !ok || hosts(v.Members) != "a b" || v.Changes[0].Cause != CauseTombstone {
 		t.Fatalf("got %v %q %v", ok, hosts(v.Members), v.Changes)
 	}
 	if _, ok := m.Apply(update("a b c"), at(2)); ok {
 		t.Fatal("a registry brought a removed member back")
 	}
-	if v, _ := m.SetTombstones([]string{"a:9092", "b:9092", "c:9092"}, at(3)); hosts(v.Members) != "b" {
+	if v, _ := m.SetOrders(Orders{Removed: []string{"a:9092", "b:9092", "c:9092"}}, at(3)); hosts(v.Members) != "b" {
 		t.Fatalf("members %q, want the passing one to stay as the last", hosts(v.Members))
 	}
 	if h := m.Held(); len(h) != 1 || h[0].Addr != "b:9092" {
 		t.Fatalf("held %v", h)
 	}
-	if v, _ := m.SetTombstones(nil, at(4)); hosts(v.Members) != "a b c" {
-		t.Fatalf("members %q after the tombstones were lifted", hosts(v.Members))
+	if v, _ := m.SetOrders(Orders{}, at(4)); hosts(v.Members) != "a b c" {
+		t.Fatalf("members %q after the orders were lifted", hosts(v.Members))
+	}
+}
+
+// What an operator has said of a weight holds over every registry, for a member that is held too, until it is lifted.
+func TestMembershipHonoursWeightsOfOperators(t *testing.T) {
+	m := NewMembership(Rules{Providers: []string{"reg"}})
+	weights := func() string {
+		var out []string
+		for _, in := range m.Members() {
+			out = append(out, fmt.Sprintf("%s=%d", in.Host, in.Weight))
+		}
+		return strings.Join(out, " ")
+	}
+	m.Apply(update("a b c"), at(0))
+	v, ok := m.SetOrders(Orders{Weights: map[string]int{"a:9092": 0, "b:9092": 5, "d:9092": 7}}, at(1))
+	if !ok || weights() != "a=0 b=5 c=1" || len(v.Changes) != 2 || v.Changes[0].Cause != CauseUpdated {
+		t.Fatalf("got %v %s %v", ok, weights(), v.Changes)
+	}
+	m.Apply(update("b c d"), at(2))
+	if got := weights(); got != "a=0 b=5 c=1 d=7" {
+		t.Fatalf("with a newcomer, and one that is held: %s", got)
+	}
+	if v, _ := m.SetOrders(Orders{Removed: []string{"b:9092"}, Weights: map[string]int{"b:9092": 3}}, at(3)); weights() != "a=1 c=1 d=1" || len(v.Changes) != 3 {
+		t.Fatalf("after the weights were lifted and b was removed: %s, %v", weights(), v.Changes)
 	}
 }
 
@@ -330,13 +355,17 @@ func TestMembershipHoldsTogetherInAnyOrderOfEvents(t *testing.T) {
 				probe[rapid.SampledFrom(strings.Fields("a b c d e")).Draw(t, "host")] = ProbeState(rapid.IntRange(0, 2).Draw(t, "state"))
 				check(m.Tick(at(now)))
 			},
-			"tombstones": func(t *rapid.T) {
+			"orders": func(t *rapid.T) {
 				dead = strings.Join(names.Draw(t, "removed"), " ")
 				var addrs []string
 				for _, h := range strings.Fields(dead) {
 					addrs = append(addrs, h+":9092")
 				}
-				check(m.SetTombstones(addrs, at(now)))
+				weights := map[string]int{}
+				for _, h := range names.Draw(t, "weighed") {
+					weights[h+":9092"] = rapid.IntRange(0, 3).Draw(t, "weight")
+				}
+				check(m.SetOrders(Orders{Removed: addrs, Weights: weights}, at(now)))
 			},
 			"time": func(t *rapid.T) { now += rapid.IntRange(1, 90).Draw(t, "seconds") },
 		})

@@ -20,6 +20,8 @@ const DefaultDebounce = 100 * time.Millisecond
 const (
 	askAgain = 10 * time.Second
 	restart  = 2 * time.Second
+	// patience is how long the first decision waits for orders.
+	patience = 2 * time.Second
 )
 
 // WatchConfig is what a Watcher needs to know; the zero value of each field but Log is its default.
@@ -44,11 +46,13 @@ type Watcher struct {
 	wake      chan struct{} // capacity 1: something waits in inbox
 	recheck   chan struct{} // capacity 1
 
-	mu         sync.Mutex
-	inbox      map[string]Update // the latest answer of each provider
-	tombstones *[]string         // set and not yet applied
-	status     WatchStatus
-	health     map[string]*ProviderStatus
+	lists  []string        // the names of the providers that list members, in their order
+	orders map[string]bool // the names of the Overseers
+
+	mu     sync.Mutex
+	inbox  map[string]Update // the latest answer of each provider
+	status WatchStatus
+	health map[string]*ProviderStatus
 }
 
 // NewWatcher refuses an empty list of providers and two of one name.
@@ -70,17 +74,16 @@ func NewWatcher(cfg WatchConfig, providers []Provider) (*Watcher, error) {
 		}
 		w.health[p.Name()] = &ProviderStatus{Name: p.Name()}
 	}
+	if w.lists, w.orders = overseers(providers); len(w.lists) == 0 {
+		return nil, errors.New("discovery: a pool needs at least one provider")
+	}
 	return w, nil
 }
 
 // Run watches until ctx ends and returns ctx's error. publish is called from one goroutine, must not block for long, and
 // gets the restored members as the first view when there are any. Run is called once.
 func (w *Watcher) Run(ctx context.Context, publish func(View)) error {
-	rules := Rules{ShrinkHold: w.cfg.ShrinkHold, Probe: w.cfg.Probe}
-	for _, p := range w.providers {
-		rules.Providers = append(rules.Providers, p.Name())
-	}
-	m := NewMembership(rules)
+	m := NewMembership(Rules{Providers: w.lists, ShrinkHold: w.cfg.ShrinkHold, Probe: w.cfg.Probe})
 	emit := func(v View, ok bool) {
 		if ok {
 			w.logView(v)
@@ -95,7 +98,10 @@ func (w *Watcher) Run(ctx context.Context, publish func(View)) error {
 	for _, p := range w.providers {
 		wg.Go(func() { w.watch(ctx, p) })
 	}
-	var debounce, ask <-chan time.Time
+	var debounce, ask, first <-chan time.Time
+	if len(w.orders) > 0 {
+		first = time.After(patience)
+	}
 	var asked time.Time
 	for {
 		decide := false
@@ -114,8 +120,13 @@ func (w *Watcher) Run(ctx context.Context, publish func(View)) error {
 		case <-ask:
 			w.ask(m)
 			asked = time.Now()
+		case <-first:
+			first, decide = nil, true
 		}
-		if decide {
+		if first != nil && w.heard() {
+			first = nil
+		}
+		if decide && first == nil {
 			w.drain(m, emit)
 		}
 		ask = nil
@@ -142,6 +153,18 @@ func (w *Watcher) watch(ctx context.Context, p Provider) {
 	}
 }
 
+// heard says whether every Overseer has answered, be it that it cannot.
+func (w *Watcher) heard() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name := range w.orders {
+		if h := w.health[name]; h.LastSuccess.IsZero() && h.Error == "" {
+			return false
+		}
+	}
+	return true
+}
+
 // take files one update: the latest answer of a provider wins, and a failure replaces none.
 func (w *Watcher) take(p Provider, u Update) {
 	u.Provider = p.Name()
@@ -157,6 +180,7 @@ func (w *Watcher) take(p Provider, u Update) {
 		if failed == "" {
 			h.ErrorSince = u.At
 			w.cfg.Log.Warn("discovery: a read failed; the members stay as they are", zap.String("provider", u.Provider), zap.Error(u.Err))
+			poke(w.wake)
 		}
 		return
 	}
@@ -184,15 +208,15 @@ func (w *Watcher) take(p Provider, u Update) {
 // drain applies what has been filed.
 func (w *Watcher) drain(m *Membership, emit func(View, bool)) {
 	w.mu.Lock()
-	inbox, tombstones := w.inbox, w.tombstones
-	w.inbox, w.tombstones = map[string]Update{}, nil
+	inbox := w.inbox
+	w.inbox = map[string]Update{}
 	w.mu.Unlock()
 	now := time.Now()
-	if tombstones != nil {
-		m.bury(*tombstones)
-	}
 	for _, u := range inbox {
-		m.file(u, now)
+		if w.orders[u.Provider] && u.Orders != nil {
+			m.order(*u.Orders)
+		}
+		m.file(u, now) // which is for those that list members
 	}
 	emit(m.decide(now))
 }
@@ -229,15 +253,6 @@ func (w *Watcher) logView(v View) {
 
 // Recheck asks for a decision now, because a member's probe has changed its mind. It never blocks.
 func (w *Watcher) Recheck() { poke(w.recheck) }
-
-// SetTombstones replaces the addresses that an operator has removed. It never blocks.
-func (w *Watcher) SetTombstones(addrs []string) {
-	addrs = slices.Clone(addrs)
-	w.mu.Lock()
-	w.tombstones = &addrs
-	w.mu.Unlock()
-	poke(w.wake)
-}
 
 // poke leaves word in a channel of capacity 1.
 func poke(c chan struct{}) {

@@ -226,19 +226,24 @@ func TestWatcherRestartsAProviderThatStops(t *testing.T) {
 	})
 }
 
-func TestWatcherAppliesTombstonesAndRechecks(t *testing.T) {
+func TestWatcherAppliesOrdersAndRechecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		probe := probes{}
-		a := newScript("a")
+		a, b := newScript("a"), newScript("b")
 		w, views := running(t, WatchConfig{Probe: func(addr string) ProbeState {
 			mu.Lock()
 			defer mu.Unlock()
 			return probe.of(addr)
-		}}, a)
+		}}, a, overseer{b})
 		a.says("x y z")
 		time.Sleep(time.Second)
-		w.SetTombstones([]string{"z:9092"})
+		if n := len(views()); n != 0 {
+			t.Errorf("%d views before an operator's orders are known", n)
+		}
+		b.in <- Update{Orders: &Orders{}}
+		time.Sleep(time.Second)
+		b.in <- Update{Orders: &Orders{Removed: []string{"z:9092"}}}
 		a.says("x z")
 		time.Sleep(time.Second)
 		mu.Lock()
@@ -251,6 +256,33 @@ func TestWatcherAppliesTombstonesAndRechecks(t *testing.T) {
 		}
 	})
 }
+
+// A pool whose orders cannot be read is decided at once, one whose orders do not come after a moment.
+func TestWatcherDoesNotWaitForOrdersForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, failing := range []bool{true, false} {
+			a, b := newScript("a"), newScript("b")
+			_, views := running(t, WatchConfig{}, a, overseer{b})
+			a.says("x")
+			time.Sleep(patience - 1)
+			if n := len(views()); n != 0 {
+				t.Errorf("failing %v: %d views too early", failing, n)
+			}
+			if failing {
+				b.in <- Update{Err: errTest}
+			}
+			time.Sleep(DefaultDebounce)
+			if n := len(views()); n != 1 {
+				t.Errorf("failing %v: %d views, want 1", failing, n)
+			}
+		}
+	})
+}
+
+// overseer makes a script's updates orders.
+type overseer struct{ *script }
+
+func (overseer) Oversees() {}
 
 func TestNewWatcherRefusesWhatItCannotTellApart(t *testing.T) {
 	if _, err := NewWatcher(WatchConfig{}, nil); err == nil {
