@@ -61,7 +61,8 @@ func newSwitchboard(t *testing.T, maxConns int, brokers ...*fakeBroker) *switchb
 // fixed always picks the same member.
 type fixed int
 
-func (f fixed) Pick(uint64) int { return int(f) }
+func (f fixed) Pick(uint64) int              { return int(f) }
+func (f fixed) Explain(uint64) (int, string) { return int(f), "always the same" }
 
 func (s *switchboard) dial(_ context.Context, addr string) (net.Conn, error) {
 	b := s.brokers[addr]

@@ -34,7 +34,7 @@ func (w *writer) publish() {
 	}
 	v.picker = w.view.picker
 	if v.picker == nil || !slices.Equal(forwardable, w.forwardable) {
-		w.forwardable, v.picker = forwardable, policy.Policies[w.p.cfg.Policy](forwardable)
+		w.forwardable, v.picker = forwardable, policy.Build(w.p.cfg.Policy, forwardable, policy.Options{}, w.view.picker)
 	}
 	w.p.forwardUp.Keep(keep)
 	w.p.refreshUp.Keep(keep)
@@ -73,10 +73,8 @@ func (w *writer) answers(v *view) {
 	heads := w.listedHeads()
 	sameHeads := slices.Equal(heads, w.heads)
 	if !sameHeads {
-		w.heads, w.headPicker = heads, nil
-		if len(heads) > 0 {
-			w.headPicker = policy.Policies[w.p.cfg.Policy](heads)
-		}
+		w.heads = heads
+		w.headPicker = policy.Build(w.p.cfg.Policy, heads, policy.Options{}, w.headPicker)
 	}
 	v.apis = apis
 	if w.set != nil && sameHeads && w.set.Snapshot() == w.cur && snapshot.SameAPIs(apis, w.apis) &&
@@ -88,7 +86,7 @@ func (w *writer) answers(v *view) {
 	for _, h := range heads {
 		in.Heads = append(in.Heads, h.NodeID)
 	}
-	if w.headPicker != nil {
+	if len(heads) > 0 {
 		in.Pick = w.headPicker.Pick
 	}
 	w.apis, w.set = apis, w.p.parts.build(in, w.set)

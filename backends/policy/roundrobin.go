@@ -14,10 +14,10 @@ type roundRobin struct {
 	next     atomic.Uint64
 }
 
-// NewRoundRobin picks members in turn, each as often as its weight says, spread as evenly as the weights allow (smooth
+// newRoundRobin picks members in turn, each as often as its weight says, spread as evenly as the weights allow (smooth
 // weighted round robin, as nginx does it). The schedule is prepared: a pick is one atomic addition. It starts at a random
 // place, so that pools that are rebuilt often, and many kvips, do not all begin with the first member.
-func NewRoundRobin(members []Member) Picker {
+func newRoundRobin(members []Member, _ Picker) Picker {
 	r := &roundRobin{schedule: schedule(members)}
 	if n := len(r.schedule); n > 0 {
 		r.next.Store(rand.Uint64N(uint64(n)))
@@ -30,6 +30,10 @@ func (r *roundRobin) Pick(uint64) int {
 		return -1
 	}
 	return int(r.schedule[r.next.Add(1)%uint64(len(r.schedule))])
+}
+
+func (r *roundRobin) Explain(client uint64) (int, string) {
+	return r.Pick(client), "every request gets the next broker in turn, whoever asks; this is one turn's"
 }
 
 // schedule lays out one round: member i occurs in proportion to its weight. Members of equal weight form a class; the

@@ -57,7 +57,7 @@ type Request struct {
 	Body []byte
 	// TagLimit bounds tagged fields a section.
 	TagLimit int
-	// Client is the hash of the client's address that policies pick by.
+	// Client is the key of the client that policies pick by.
 	Client uint64
 }
 

@@ -20,7 +20,7 @@ type Request struct {
 	Retry bool
 	// Timeout bounds everything, all tries together.
 	Timeout time.Duration
-	// Client is the key by which policies that look at the client pick: a hash of its address.
+	// Client is the ClientKey by which policies that look at the client pick.
 	Client uint64
 	// Broker is the address of the broker that this connection's forwards stick to, "" before the first. A lookup under
 	// `lookup: forward` has Spread set instead: the policy picks anew each time.

@@ -13,13 +13,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/panjf2000/gnet/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/kvip/kvip/backends/snapshot"
 	"github.com/kvip/kvip/protocol/answer"
+	"github.com/kvip/kvip/protocol/forward"
 	"github.com/kvip/kvip/protocol/session"
 )
 
@@ -212,8 +212,7 @@ func (s *Server) OnOpen(g gnet.Conn) (out []byte, action gnet.Action) {
 	}
 	c := &conn{g: g, loop: l, opened: now, peer: peer, quiet: quiet + l.nextQuiet}
 	l.nextQuiet = (l.nextQuiet + 1) % quietLists
-	addr := peer.Addr().As16()
-	c.sess.Init(&s.vip, xxhash.Sum64(addr[:]), c.wake)
+	c.sess.Init(&s.vip, forward.ClientKey(peer), c.wake)
 	g.SetContext(c)
 	l.ages.move(c, silent, now)
 	return nil, gnet.None

@@ -91,7 +91,7 @@ type forwarded struct {
 	result atomic.Pointer[forward.Result]
 }
 
-// Init makes s ready for a new connection. client is the hash of the peer's address by which policies pick; wake is
+// Init makes s ready for a new connection. client is the peer's forward.ClientKey, by which policies pick; wake is
 // called from another goroutine when Serve has to be called again.
 func (s *Session) Init(vip *VIP, client uint64, wake func()) {
 	*s = Session{vip: vip, client: client, wake: wake}

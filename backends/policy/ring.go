@@ -1,0 +1,248 @@
+package policy
+
+import (
+	"cmp"
+	"crypto/md5"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+)
+
+const (
+	// pointsPerWeight is how many points on the ring a member has for each unit of weight.
+	pointsPerWeight = 160
+	// heaviest is the largest weight that counts as it is.
+	heaviest = 64
+	// maxPoints bounds the points of all members.
+	maxPoints = 1 << 19
+)
+
+// ring is consistent hashing: a client gets the member whose point is the first at or after the client's place. The
+// points are MD5 of "host:port-vI" for I below 160 times the weight, the first eight bytes taken as a big-endian number.
+// 160 points place a member only to some 8% of its share; even.go cuts the arcs so that shares follow weights.
+type ring struct {
+	members []Member
+	base    points
+	// slots are the members' indices by what the points call them: their owners stay as they are when members shift.
+	slots []int32
+	even  evening
+	// bucket[p>>shift] is the first point at or after the bucket's start.
+	bucket []int32
+	shift  uint
+}
+
+// points are places on the ring, ascending, and whose they are, by slot.
+type points struct {
+	place []uint64
+	owner []int32
+}
+
+func (p points) len() int { return len(p.place) }
+
+func newRing(members []Member, was Picker) Picker {
+	r := &ring{members: members}
+	old, _ := was.(*ring)
+	if old == nil {
+		old = &ring{}
+	}
+	r.place(old)
+	weights := make([]int, len(r.slots))
+	byMember := weightsOf(members)
+	for s, i := range r.slots {
+		if i >= 0 {
+			weights[s] = byMember[i]
+		}
+	}
+	r.even = newEvening(r.base, weights)
+	r.index()
+	return r
+}
+
+// weightsOf are the weights that count: if none is above zero, all are equal.
+func weightsOf(members []Member) []int {
+	ws := make([]int, len(members))
+	any := false
+	for i, m := range members {
+		ws[i] = max(0, m.Weight)
+		any = any || ws[i] > 0
+	}
+	for i := range ws {
+		if !any {
+			ws[i] = 1
+		}
+	}
+	return ws
+}
+
+// counts are how many points each member has. Above heaviest, weights are halved, all alike; what depends on how many
+// members there are comes into play only where one of them more or less makes little difference.
+func counts(members []Member) []int {
+	ns := weightsOf(members)
+	most, total := 0, 0
+	for _, w := range ns {
+		most, total = max(most, w), total+w
+	}
+	halvings := 0
+	for most>>halvings > heaviest {
+		halvings++
+	}
+	scale := min(1, float64(maxPoints)/float64(total*pointsPerWeight>>halvings+1))
+	for i, w := range ns {
+		if w > 0 {
+			ns[i] = max(1, int(float64(w*pointsPerWeight>>halvings)*scale))
+		}
+	}
+	return ns
+}
+
+type point struct {
+	place uint64
+	owner int32
+}
+
+// place puts all members' points on the ring. Those that old has are taken from it, as a change is of few members at a
+// time.
+func (r *ring) place(old *ring) {
+	had := make(map[string]int, len(old.slots))
+	oldCounts := counts(old.members)
+	for s, i := range old.slots {
+		if i >= 0 {
+			had[old.members[i].Addr] = s
+		}
+	}
+	r.slots = make([]int32, len(old.slots), len(old.slots)+len(r.members))
+	for s := range r.slots {
+		r.slots[s] = free
+	}
+	ns := counts(r.members)
+	var new []int
+	total := 0
+	for i, m := range r.members {
+		total += ns[i]
+		if s, ok := had[m.Addr]; ok && oldCounts[old.slots[s]] == ns[i] {
+			r.slots[s] = int32(i)
+		} else {
+			new = append(new, i)
+		}
+	}
+	kept := slices.Clone(r.slots)
+	var fresh []point
+	s := 0
+	for _, i := range new {
+		for s < len(r.slots) && r.slots[s] != free {
+			s++
+		}
+		if s == len(r.slots) {
+			r.slots = append(r.slots, free)
+		}
+		r.slots[s] = int32(i)
+		fresh = appendPoints(fresh, r.members[i].Addr, int32(s), ns[i])
+	}
+	addr := func(slot int32) string { return r.members[r.slots[slot]].Addr }
+	slices.SortFunc(fresh, func(a, b point) int {
+		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(addr(a.owner), addr(b.owner)))
+	})
+	r.base = merge(old.base, kept, fresh, total, addr)
+}
+
+// free marks a slot without a member.
+const free = -1
+
+// merge returns, in order, old's points whose owners are kept, and the fresh ones; total is how many that makes.
+func merge(old points, kept []int32, fresh []point, total int, addr func(slot int32) string) points {
+	if len(fresh) == 0 && total == old.len() {
+		return old
+	}
+	out := points{make([]uint64, total), make([]int32, total)}
+	n := 0
+	for k, place := range old.place {
+		owner := old.owner[k]
+		if kept[owner] == free {
+			continue
+		}
+		for len(fresh) > 0 && (fresh[0].place < place || fresh[0].place == place && addr(fresh[0].owner) < addr(owner)) {
+			out.place[n], out.owner[n] = fresh[0].place, fresh[0].owner
+			n++
+			fresh = fresh[1:]
+		}
+		out.place[n], out.owner[n] = place, owner
+		n++
+	}
+	for _, p := range fresh {
+		out.place[n], out.owner[n] = p.place, p.owner
+		n++
+	}
+	return out
+}
+
+func appendPoints(to []point, addr string, owner int32, n int) []point {
+	name := append([]byte(addr), "-v"...)
+	for i := range n {
+		sum := md5.Sum(strconv.AppendInt(name, int64(i), 10))
+		to = append(to, point{binary.BigEndian.Uint64(sum[:]), owner})
+	}
+	return to
+}
+
+// index makes the table by which a search begins near its end.
+func (r *ring) index() {
+	n := r.base.len()
+	if n == 0 {
+		return
+	}
+	const pointsPerBucket = 4
+	log := bits.Len(uint(n / pointsPerBucket))
+	r.shift = uint(64 - log)
+	r.bucket = make([]int32, 1<<log+1)
+	next := 0
+	for k, place := range r.base.place {
+		for b := int(place >> r.shift); next <= b; next++ {
+			r.bucket[next] = int32(k)
+		}
+	}
+	for ; next < len(r.bucket); next++ {
+		r.bucket[next] = int32(n)
+	}
+}
+
+// find returns the index of the first point at or after a place.
+func (r *ring) find(place uint64) int {
+	b := place >> r.shift
+	lo, hi := int(r.bucket[b]), int(r.bucket[b+1])
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); r.base.place[mid] < place {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo == r.base.len() {
+		return 0
+	}
+	return lo
+}
+
+func (r *ring) Pick(client uint64) int {
+	if r.base.len() == 0 {
+		return -1
+	}
+	place := address(client)
+	k := r.find(place)
+	return int(r.slots[r.even.owner(r.base, k, place)])
+}
+
+func (r *ring) Explain(client uint64) (int, string) {
+	i := r.Pick(client)
+	if i < 0 {
+		return i, ""
+	}
+	place := address(client)
+	k := r.find(place)
+	why := fmt.Sprintf("the client's address is at %016x on the ring, and the next point is %016x", place, r.base.place[k])
+	if owner := r.slots[r.base.owner[k]]; owner != int32(i) {
+		return i, fmt.Sprintf("%s, of %s, which has more than its share and gives that part of its arc to %s", why, r.members[owner].Addr, r.members[i].Addr)
+	}
+	return i, fmt.Sprintf("%s, of %s", why, r.members[i].Addr)
+}
