@@ -105,7 +105,7 @@ func TestAConfigurationThatCannotWork(t *testing.T) {
 	}{
 		{Config{}, `pool name ""`},
 		{Config{Name: "../x"}, `pool name "../x"`},
-		{Config{Name: "p", Policy: "best"}, `pool p: unknown policy "best": take one of round-robin`},
+		{Config{Name: "p", Policy: "best"}, `pool p: unknown policy "best": take one of least-inflight`},
 		{Config{Name: "p", MaxAge: time.Minute, MaxStale: time.Second}, "pool p: max_stale 1s is below max_age 1m0s: raise it"},
 		{Config{Name: "p", MaxUpstream: -1}, "have to be 1 or more"},
 		{Config{Name: "p", MaxAge: -1}, "a duration is negative"},
