@@ -1,12 +1,16 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -37,7 +41,7 @@ type Process struct {
 // execution is one run of the program, from fork to reap.
 type execution struct {
 	cmd    *exec.Cmd
-	exited chan struct{} // closed once it is reaped
+	exited chan struct{} // closed once it is reaped and its group is gone
 	state  string        // how it ended, after exited
 
 	mu     sync.Mutex // signals and the reaper take turns, so that a reused pid is never signalled
@@ -92,14 +96,37 @@ func (e *execution) run(started chan<- error) {
 	pid := e.cmd.Process.Pid
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
-	// It is a zombie now, so its pid and group are still its own: end what is left of the group, then reap.
+	// It is a zombie now, so its pid and group are still its own: end what is left of the group, then reap. The rest of a
+	// group dies when the kernel gets round to it, not when the signal is sent.
+	for give := time.Now().Add(killWait); ; time.Sleep(2 * time.Millisecond) {
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+		if !groupLives(pid) || time.Now().After(give) {
+			break
+		}
+	}
 	e.mu.Lock()
-	_ = syscall.Kill(-pid, syscall.SIGKILL)
 	_ = e.cmd.Wait()
 	e.reaped = true
 	e.mu.Unlock()
 	e.state = e.cmd.ProcessState.String()
 	close(e.exited)
+}
+
+// groupLives says whether a process of the group still runs; zombies do not.
+func groupLives(group int) bool {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has just ended
+		}
+		// pid (name) state ppid pgrp ...; a name may hold anything, so look behind its end.
+		fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		if len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" && fields[0] != "X" {
+			return true
+		}
+	}
+	return false
 }
 
 func (e *execution) done() bool {
@@ -149,7 +176,7 @@ func (p *Process) Running() bool {
 // killWait is how long the kernel gets to tear down a process after SIGKILL.
 const killWait = 10 * time.Second
 
-// Kill sends SIGKILL and waits until it is gone. Killing what has ended already is no error.
+// Kill sends SIGKILL and waits until it is gone with its whole group. Killing what has ended already is no error.
 func (p *Process) Kill() error {
 	e := p.current()
 	if err := e.signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -158,8 +185,8 @@ func (p *Process) Kill() error {
 	select {
 	case <-e.exited:
 		return nil
-	case <-time.After(killWait):
-		return fmt.Errorf("lab: %s, pid %d, is still there %v after SIGKILL", p.cfg.Name, e.cmd.Process.Pid, killWait)
+	case <-time.After(2 * killWait): // the reaper gives the group one
+		return fmt.Errorf("lab: %s, pid %d, is still there %v after SIGKILL", p.cfg.Name, e.cmd.Process.Pid, 2*killWait)
 	}
 }
 
