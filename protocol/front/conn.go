@@ -26,6 +26,9 @@ type conn struct {
 	// end is why the connection closes once rest is written.
 	end session.Reason
 
+	// buffered is how many of its bytes wait unserved, as counted in the VIP's budget.
+	buffered int
+
 	class      class
 	listed     bool
 	frame      uint64 // which request the partial frame belongs to
@@ -53,6 +56,7 @@ func (c *conn) traffic() gnet.Action {
 	now := snapshot.At(begin)
 	if !c.rest.Empty() && !c.resume(now) {
 		c.bounded()
+		c.account(c.g.InboundBuffered())
 		return c.action()
 	}
 	for c.end == session.ReasonNone {
@@ -72,7 +76,23 @@ func (c *conn) traffic() gnet.Action {
 	if l.tally.Unflushed() {
 		l.tally.Flushed(time.Since(begin))
 	}
+	c.account(c.g.InboundBuffered())
 	return c.action()
+}
+
+// account counts the bytes that c has sent and that cannot be served yet, and has someone leave when all connections
+// together have too many.
+func (c *conn) account(n int) {
+	if n == c.buffered {
+		return
+	}
+	s := c.loop.server
+	grown := n > c.buffered
+	total := s.buffered.Add(int64(n - c.buffered))
+	c.buffered = n
+	if grown && total > int64(s.limits.BufferedBytes) {
+		c.loop.shed(c)
+	}
 }
 
 // serve lets the session take what is there, and writes out what it has to say.

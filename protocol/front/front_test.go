@@ -312,6 +312,21 @@ func TestAFullTableMakesRoomWithoutCuttingWhoIsWaiting(t *testing.T) {
 	}
 }
 
+func TestHalvesOfFramesAreBoundedAllTogether(t *testing.T) {
+	s := start(t, newPool(3), Config{MaxConns: 500, Loops: 2, Limits: Limits{BufferedBytes: 1 << 20, Frame: time.Minute}})
+	half := make([]byte, 60<<10)
+	binary.BigEndian.PutUint32(half, 1<<20)
+	copy(half[4:], metadataNone[4:])
+	for range 100 { // 6 MB in all
+		_, _ = dial(t, s).Write(half)
+	}
+	eventually(t, "most of them are ended", func() bool { return s.closedFor("buffered") >= 80 })
+	eventually(t, "the rest is within the budget", func() bool { return s.buffered.Load() <= 1<<20 })
+	c := dial(t, s)
+	_, _ = c.Write(metadataAll)
+	expect(t, c, 104)
+}
+
 func TestDrainAnswersWhatIsInFlightAndResetsNewcomers(t *testing.T) {
 	p := newPool(3)
 	p.delay.Store(int64(500 * time.Millisecond))

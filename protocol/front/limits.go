@@ -13,6 +13,9 @@ type Limits struct {
 	// FrameBytes bounds a request's size; InboundBytes what a connection may send ahead while a request of it waits;
 	// OutboundBytes what is copied for a peer that does not read (slices of a snapshot are not copied).
 	FrameBytes, InboundBytes, OutboundBytes int
+	// BufferedBytes bounds what all connections of the VIP together have sent that cannot be served yet: halves of frames,
+	// and requests behind one that waits. Above it, whoever has held such bytes for longest ends.
+	BufferedBytes int
 	// Tags bounds the tagged fields of one section of a request.
 	Tags int
 	// Hold is how long a request waits for the first snapshot after a cold start.
@@ -26,7 +29,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		FirstByte: 10 * time.Second, Frame: 5 * time.Second, Idle: 10 * time.Minute, Stalled: 30 * time.Second,
-		FrameBytes: 2 << 20, InboundBytes: 4 << 20, OutboundBytes: 2 << 20, Tags: 16, Hold: 3 * time.Second,
+		FrameBytes: 2 << 20, InboundBytes: 4 << 20, OutboundBytes: 2 << 20, BufferedBytes: 64 << 20, Tags: 16, Hold: 3 * time.Second,
 		SilentGrace: 100 * time.Millisecond, PartialGrace: time.Second, BootGrace: 2 * time.Second,
 	}
 }
@@ -42,7 +45,8 @@ func (l Limits) withDefaults() Limits {
 		}
 	}
 	for _, p := range []struct{ v, def *int }{
-		{&l.FrameBytes, &d.FrameBytes}, {&l.InboundBytes, &d.InboundBytes}, {&l.OutboundBytes, &d.OutboundBytes}, {&l.Tags, &d.Tags},
+		{&l.FrameBytes, &d.FrameBytes}, {&l.InboundBytes, &d.InboundBytes}, {&l.OutboundBytes, &d.OutboundBytes},
+		{&l.BufferedBytes, &d.BufferedBytes}, {&l.Tags, &d.Tags},
 	} {
 		if *p.v == 0 {
 			*p.v = *p.def

@@ -71,6 +71,30 @@ func (l *loop) makeRoom(now snapshot.Time) bool {
 	return true
 }
 
+// shed ends the connection of this loop that has held unserved bytes for longest, which may be c itself, the one whose
+// bytes were too many: c ends by its own action.
+func (l *loop) shed(c *conn) {
+	victim := c
+	for _, of := range []class{partial, stalled, busy, held} {
+		for o := l.ages[of].head; o != nil; o = o.next {
+			if o.buffered > 0 {
+				if victim == c || o.since < victim.since {
+					victim = o
+				}
+				break
+			}
+		}
+	}
+	if victim != c {
+		victim.close(session.ReasonBuffered)
+		return
+	}
+	c.rest = answer.Rest{}
+	if c.end == session.ReasonNone {
+		c.end = session.ReasonBuffered
+	}
+}
+
 // leave closes up to n connections that have nothing more to wait for, oldest first. Those that are still bootstrapping
 // get their answers first.
 func (l *loop) leave(n int) {

@@ -11,8 +11,8 @@ import (
 
 // collector reads the loops' counters when Prometheus asks: a request costs two uncontended additions and no label lookup.
 type collector struct {
-	server                                   *Server
-	conns, limit, closed, requests, duration *prometheus.Desc
+	server                                             *Server
+	conns, limit, buffered, closed, requests, duration *prometheus.Desc
 }
 
 func newCollector(s *Server) *collector {
@@ -24,6 +24,7 @@ func newCollector(s *Server) *collector {
 		server:   s,
 		conns:    desc("connections", "Open client connections."),
 		limit:    desc("connections_limit", "Client connections that the descriptor limit leaves room for."),
+		buffered: desc("buffered_bytes", "Bytes that clients have sent and that wait: halves of frames, and requests behind one in flight."),
 		closed:   desc("connections_closed_total", "Client connections that ended, by reason.", "reason"),
 		requests: desc("requests_total", "Client requests, by api, version and outcome.", "api", "version", "outcome"),
 		duration: desc("request_duration_seconds", "From a request's arrival to its answer at the socket.", "api", "outcome"),
@@ -32,7 +33,7 @@ func newCollector(s *Server) *collector {
 
 // Describe implements prometheus.Collector.
 func (m *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.conns, m.limit, m.closed, m.requests, m.duration} {
+	for _, d := range []*prometheus.Desc{m.conns, m.limit, m.buffered, m.closed, m.requests, m.duration} {
 		ch <- d
 	}
 }
@@ -42,6 +43,7 @@ func (m *collector) Collect(ch chan<- prometheus.Metric) {
 	s := m.server
 	ch <- prometheus.MustNewConstMetric(m.conns, prometheus.GaugeValue, float64(s.conns.Load()))
 	ch <- prometheus.MustNewConstMetric(m.limit, prometheus.GaugeValue, float64(s.most.Load()))
+	ch <- prometheus.MustNewConstMetric(m.buffered, prometheus.GaugeValue, float64(s.buffered.Load()))
 	for _, r := range session.Reasons() {
 		ch <- prometheus.MustNewConstMetric(m.closed, prometheus.CounterValue, float64(s.closes[r].Load()), r.String())
 	}

@@ -64,6 +64,7 @@ type Server struct {
 
 	conns     atomic.Int64
 	most      atomic.Int64    // the cap on conns
+	buffered  atomic.Int64    // bytes that wait unserved, of all connections
 	closes    []atomic.Uint64 // by session.Reason
 	writable  *writable
 	finishing sync.WaitGroup
@@ -249,6 +250,8 @@ func (s *Server) OnClose(g gnet.Conn, err error) (action gnet.Action) {
 	defer s.caught(g, &action)
 	c.loop.ages.remove(c)
 	s.writable.forget(c)
+	s.buffered.Add(-int64(c.buffered))
+	c.buffered = 0
 	if c.end == session.ReasonNone {
 		c.end = session.ReasonClient
 		if s.stopping.Load() {

@@ -42,6 +42,8 @@ const (
 	ReasonStalled
 	// ReasonInbound: more bytes than the inbound cap while a request waited.
 	ReasonInbound
+	// ReasonBuffered: all connections together held more unserved bytes than the VIP's budget, and this one for longest.
+	ReasonBuffered
 	// ReasonOutbound: more answer bytes copied for this connection than the outbound cap.
 	ReasonOutbound
 	// ReasonEvicted: the table was full and this connection was the oldest that nobody was waiting on.
@@ -59,7 +61,7 @@ var reasonNames = [reasons]string{
 	"", "tls", "http", "proxy", "ssh", "size", "header", "body", "key", "version",
 	"client", "reset", "refused", "acks_zero", "write", "no_snapshot",
 	"no_broker", "forward_timeout", "forward_busy", "forward_failed",
-	"first_byte", "frame", "idle", "stalled", "inbound", "outbound", "evicted", "full", "draining", "panic",
+	"first_byte", "frame", "idle", "stalled", "inbound", "buffered", "outbound", "evicted", "full", "draining", "panic",
 }
 
 // String returns the reason's label.
