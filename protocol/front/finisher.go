@@ -46,8 +46,10 @@ func (c *conn) finish() bool {
 	c.finisher.Store(f)
 	s := c.loop.server
 	s.finishing.Add(1)
+	s.finishers.Store(f, nc)
 	go func() {
 		defer s.finishing.Done()
+		defer s.finishers.Delete(f)
 		reason := f.run(c, nc, in)
 		if !reason.Orderly() {
 			_ = nc.(*net.TCPConn).SetLinger(0)
@@ -60,7 +62,13 @@ func (c *conn) finish() bool {
 }
 
 // run serves in to the end and returns why the connection is over.
-func (f *finisher) run(c *conn, nc net.Conn, in []byte) session.Reason {
+func (f *finisher) run(c *conn, nc net.Conn, in []byte) (why session.Reason) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.loop.server.panicked(r)
+			why = session.ReasonPanic
+		}
+	}()
 	lim := &c.loop.server.limits
 	out, tally := answer.NewOut(uint64(c.opened)), session.Tally{Stats: &c.loop.server.finished}
 	write := func(parts net.Buffers) error {

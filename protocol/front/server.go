@@ -68,6 +68,7 @@ type Server struct {
 	closes    []atomic.Uint64 // by session.Reason
 	writable  *writable
 	finishing sync.WaitGroup
+	finishers sync.Map // *finisher: net.Conn, cut by Stop
 	finished  session.Stats
 	metrics   *collector
 }
@@ -145,7 +146,12 @@ func (s *Server) SetMaxConns(n int) { s.most.Store(int64(n)) }
 // Stop ends Run, cutting every connection that Drain has left.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopping.Store(true)
-	return s.engine.Stop(ctx)
+	err := s.engine.Stop(ctx)
+	s.finishers.Range(func(_, nc any) bool {
+		_ = nc.(net.Conn).Close()
+		return true
+	})
+	return err
 }
 
 // Drain resets newcomers from now on, answers what is in flight, and closes the connections that rest, spread over time.
@@ -294,12 +300,16 @@ func (s *Server) caught(g gnet.Conn, action *gnet.Action) {
 	if r == nil {
 		return
 	}
-	s.log.Error("panic while serving a connection; please report it", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
+	s.panicked(r)
 	if c, ok := g.Context().(*conn); ok {
 		c.rest, c.end = answer.Rest{}, session.ReasonPanic
 	}
 	_ = g.SetLinger(0)
 	*action = gnet.Close
+}
+
+func (s *Server) panicked(r any) {
+	s.log.Error("panic while serving a connection; please report it", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
 }
 
 // loopOf returns the state of g's event loop, making it at the loop's first connection.
