@@ -264,12 +264,14 @@ func TestWatcherDoesNotWaitForOrdersForEver(t *testing.T) {
 			a, b := newScript("a"), newScript("b")
 			_, views := running(t, WatchConfig{}, a, overseer{b})
 			a.says("x")
-			time.Sleep(patience - 1)
+			time.Sleep(patience / 2)
 			if n := len(views()); n != 0 {
 				t.Errorf("failing %v: %d views too early", failing, n)
 			}
 			if failing {
 				b.in <- Update{Err: errTest}
+			} else {
+				time.Sleep(patience / 2)
 			}
 			time.Sleep(DefaultDebounce)
 			if n := len(views()); n != 1 {

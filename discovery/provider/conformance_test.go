@@ -38,6 +38,8 @@ type registry struct {
 	fail   func()
 	heal   func()
 	hang   func()
+	// knowsIDs says that the registry itself knows node ids.
+	knowsIDs bool
 }
 
 // fixtures has a row for every provider of the registry.
@@ -92,6 +94,74 @@ var fixtures = map[string]fixture{
 			return r
 		},
 	},
+}
+
+func init() {
+	fixtures["file"] = fixture{
+		yaml: `{type: file, path: /etc/kvip/brokers.yaml}`,
+		bad: map[string]string{
+			`{type: file, path: /}`: `path: / is a directory`,
+		},
+		start: func(t *testing.T) registry {
+			path := brokersFile(t)
+			replace(t, path, listText("a:1", "b:2"))
+			return registry{
+				config: &FileConfig{Path: path},
+				lists:  func(addrs ...string) { replace(t, path, listText(addrs...)) },
+				fail:   func() { replace(t, path, "- a:1\n- b") },
+				heal:   func() { replace(t, path, `{"brokers": ["a:1", "b:2"]}`) },
+			}
+		},
+	}
+	fixtures["kafka"] = fixture{
+		yaml: `{type: kafka, seeds: ["kafka-1.example.com:9092", "[::1]:9092"], interval: 30s}`,
+		bad: map[string]string{
+			`{type: kafka, seeds: [a]}`:                    `seeds[0]: "a" is not host:port`,
+			`{type: kafka, seeds: ["a:1"], interval: 1ms}`: `interval: 1ms is out of range`,
+			`{type: kafka, seeds: []}`:                     `seeds: lists no seed`,
+		},
+		start: func(t *testing.T) registry {
+			f := startFakeKafka(t)
+			r := f.registry(&KafkaConfig{Seeds: []string{f.Addr().String()}, Interval: minPoll})
+			r.knowsIDs = true
+			return r
+		},
+	}
+	fixtures["zookeeper"] = fixture{
+		yaml: `{type: zookeeper, servers: ["zk-1:2181", "zk-2:2181"], chroot: /kafka, listener: CLIENT, session: 10s}`,
+		bad: map[string]string{
+			`{type: zookeeper, servers: [zk-1]}`:                    `servers[0]: "zk-1" is not host:port`,
+			`{type: zookeeper, servers: ["zk:1"], chroot: kafka}`:   `chroot: "kafka" is no path of a node`,
+			`{type: zookeeper, servers: ["zk:1"], chroot: /kafka/}`: `chroot: "/kafka/" is no path of a node`,
+			`{type: zookeeper, servers: ["zk:1"], session: 1ms}`:    `session: 1ms is out of range`,
+		},
+		start: func(t *testing.T) registry {
+			f := startFakeZookeeper(t, "/kafka")
+			r := f.registry(&ZookeeperConfig{Servers: []string{f.Addr().String()}, Chroot: "/kafka", Session: minSession})
+			r.knowsIDs = true
+			return r
+		},
+	}
+	fixtures["dns"] = fixture{
+		yaml: `{type: dns, name: kafka.example.com, port: 9093, record: a, server: "127.0.0.1:8600", interval: 30s}`,
+		bad: map[string]string{
+			`{type: dns, name: "a b"}`:              `name: "a b" is no name to ask for`,
+			`{type: dns, name: 10.0.0.1}`:           `name: "10.0.0.1" is no name to ask for`,
+			`{type: dns, name: k, port: 0}`:         `port: 0 is no port`,
+			`{type: dns, name: k, record: mx}`:      `record: "mx" is no kind of record`,
+			`{type: dns, name: k, server: "::"}`:    `server: "::" is not host:port`,
+			`{type: dns, name: k, interval: 1000h}`: `interval: 1000h0m0s is out of range`,
+		},
+		start: func(t *testing.T) registry {
+			f := startFakeDNS(t, "a:1", "b:2")
+			state := func(s string) func() { return func() { f.set(func() { f.state = s }) } }
+			return registry{
+				config: &DNSConfig{Name: "_kafka._tcp.example.com", Port: defaultPort, Server: f.LocalAddr().String(), Interval: minPoll},
+				lists:  func(addrs ...string) { f.set(func() { f.addrs = addrs }) },
+				fail:   state("none"), heal: state(""), hang: state("hang"),
+			}
+		},
+	}
 }
 
 // decode reads a section as the configuration's loader does.
@@ -180,7 +250,7 @@ func conformWatch(t *testing.T, name string, r registry) {
 			t.Errorf("update %+v", u)
 		}
 		for _, in := range u.Instances {
-			if in.Source != name || in.ID == "" || in.NodeID != -1 || in.Weight != 1 {
+			if in.Source != name || in.ID == "" || (in.NodeID != -1) != r.knowsIDs || in.Weight != 1 {
 				t.Errorf("instance %+v", in)
 			}
 		}

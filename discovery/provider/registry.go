@@ -61,8 +61,12 @@ type Entry struct {
 
 // Registry has every provider by the word that `discovery.type` takes.
 var Registry = map[string]Entry{
-	"static": {NewConfig: func() Config { return &StaticConfig{} }, Doc: "a fixed list: brokers: [host:port, ...]"},
-	"consul": {NewConfig: func() Config { return &ConsulConfig{} }, Doc: "a Consul service: service: NAME, tags: [...]"},
+	"static":    {NewConfig: func() Config { return &StaticConfig{} }, Doc: "a fixed list: brokers: [host:port, ...]"},
+	"consul":    {NewConfig: func() Config { return &ConsulConfig{} }, Doc: "a Consul service: service: NAME, tags: [...]"},
+	"file":      {NewConfig: func() Config { return &FileConfig{} }, Doc: "a YAML or JSON file that others write: path: FILE"},
+	"dns":       {NewConfig: func() Config { return &DNSConfig{Port: defaultPort, Interval: defaultPoll} }, Doc: "addresses or SRV records: name: NAME, port, record, server, interval"},
+	"kafka":     {NewConfig: func() Config { return &KafkaConfig{Interval: defaultPoll} }, Doc: "the cluster's own broker list: seeds: [host:port, ...], interval"},
+	"zookeeper": {NewConfig: func() Config { return &ZookeeperConfig{Session: defaultSession} }, Doc: "where brokers before Kafka 4.0 register: servers: [host:port, ...], chroot, listener, session"},
 }
 
 // FieldError is a fault in one field, for the loader to print with its line and caret.

@@ -40,12 +40,17 @@ const maxWeight = 65535
 
 // Validate implements Config.
 func (c *StaticConfig) Validate() error {
-	if len(c.Brokers) == 0 {
+	return checkBrokers(c.Brokers)
+}
+
+// checkBrokers returns every fault of a list, joined; each is a *FieldError.
+func checkBrokers(brokers []StaticBroker) error {
+	if len(brokers) == 0 {
 		return &FieldError{Field: "brokers", Problem: "lists no broker", Fix: "give at least one host:port"}
 	}
 	var errs []error
 	first := map[string]int{}
-	for i, b := range c.Brokers {
+	for i, b := range brokers {
 		field := fmt.Sprintf("brokers[%d]", i)
 		in, err := b.instance()
 		if err != nil {
@@ -85,36 +90,33 @@ func (c *StaticConfig) Build(deps Deps) (discovery.Provider, error) {
 		return nil, err
 	}
 	deps = deps.withDefaults("static")
-	s := &static{name: deps.Name, now: deps.Now, refresh: make(chan struct{}, 1)}
-	for _, b := range c.Brokers {
+	return &static{again: newAgain(), name: deps.Name, now: deps.Now, instances: instances(c.Brokers, deps.Name)}, nil
+}
+
+// instances turns valid brokers into what they are to a pool.
+func instances(brokers []StaticBroker, source string) []discovery.Instance {
+	out := make([]discovery.Instance, 0, len(brokers))
+	for _, b := range brokers {
 		in, err := b.instance()
 		if err != nil {
-			return nil, err
+			continue // Validate has told
 		}
-		in.Source = deps.Name
-		s.instances = append(s.instances, in)
+		in.Source = source
+		out = append(out, in)
 	}
-	return s, nil
+	return out
 }
 
 // static says the same list at the start and whenever it is asked.
 type static struct {
+	again
 	name      string
 	instances []discovery.Instance
 	now       func() time.Time
-	refresh   chan struct{}
 }
 
 // Name implements discovery.Provider.
 func (s *static) Name() string { return s.name }
-
-// Refresh implements discovery.Refresher.
-func (s *static) Refresh() {
-	select {
-	case s.refresh <- struct{}{}:
-	default:
-	}
-}
 
 // Run implements discovery.Provider.
 func (s *static) Run(ctx context.Context, publish func(discovery.Update)) error {
@@ -123,7 +125,7 @@ func (s *static) Run(ctx context.Context, publish func(discovery.Update)) error 
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.refresh:
+		case <-s.again:
 		}
 	}
 }

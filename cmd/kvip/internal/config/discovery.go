@@ -130,16 +130,19 @@ func (v *validator) fieldErrors(path string, err error) {
 // staticBroker is an address that the file itself names as a broker's.
 type staticBroker struct{ path, address string }
 
-// staticBrokers lists the brokers of static sources.
+// staticBrokers lists the brokers of static sources, and the seeds of others.
 func (v *validator) staticBrokers(path string, ds Discovery) []staticBroker {
 	var all []staticBroker
 	for i, s := range ds {
-		static, ok := s.Provider.(*provider.StaticConfig)
-		if !ok {
-			continue
-		}
-		for j, b := range static.Brokers {
-			all = append(all, staticBroker{fmt.Sprintf("%s.brokers[%d]", v.sourcePath(path, i), j), b.Address})
+		switch p := s.Provider.(type) {
+		case *provider.StaticConfig:
+			for j, b := range p.Brokers {
+				all = append(all, staticBroker{fmt.Sprintf("%s.brokers[%d]", v.sourcePath(path, i), j), b.Address})
+			}
+		case *provider.KafkaConfig:
+			for j, seed := range p.Seeds {
+				all = append(all, staticBroker{fmt.Sprintf("%s.seeds[%d]", v.sourcePath(path, i), j), seed})
+			}
 		}
 	}
 	return all
