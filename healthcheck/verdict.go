@@ -1,5 +1,6 @@
 // Package healthcheck decides, by rise and fall over probe verdicts, whether a target is up. It knows no protocol: a
-// probe is a Checker, and package healthcheck/probe has the Kafka ones.
+// probe is a Checker, and package healthcheck/probe has the Kafka ones. Among targets that are up, Outliers tells those that
+// do much worse than their peers.
 package healthcheck
 
 import (
