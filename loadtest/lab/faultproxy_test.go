@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -153,9 +154,12 @@ func TestFaultsOfAnOpenConnectionSwitchWhileItLives(t *testing.T) {
 	if got, err := ask(c, "back"); got != "back" || err != nil {
 		t.Errorf("after a black hole: %q, %v", got, err)
 	}
-	if up, down := p.Bytes(); up != 11+4+200+4+4 || down != up || p.Connections() != 1 {
-		t.Errorf("%d bytes up, %d down, %d connections", up, down, p.Connections())
-	}
+	eventually(t, func() error { // bytes are counted when they have been written
+		if up, down := p.Bytes(); up != 11+4+200+4+4 || down != up || p.Connections() != 1 {
+			return fmt.Errorf("%d bytes up, %d down, %d connections", up, down, p.Connections())
+		}
+		return nil
+	})
 }
 
 func TestRefusedAndResetConnectionsAreThat(t *testing.T) {
