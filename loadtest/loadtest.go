@@ -5,68 +5,171 @@ package loadtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strings"
 	"time"
 
-	"github.com/kvip/kvip/loadtest/engine"
-	"github.com/kvip/kvip/loadtest/kafka"
+	"github.com/kvip/kvip/loadtest/events"
+	"github.com/kvip/kvip/loadtest/report"
 	"github.com/kvip/kvip/loadtest/scenario"
 )
 
-// Command is `kvip loadtest`: flags for kong, and Run.
-type Command struct {
+// Drive is `kvip loadtest`: flags for kong, and Run.
+type Drive struct {
 	Target    string `help:"Address to load: anything that speaks Kafka." required:"" placeholder:"HOST:PORT"`
-	Scenario  string `help:"What clients do: kept (look up over kept connections) or storm (connect, ApiVersions, Metadata, close)." default:"kept" enum:"kept,storm"`
-	YesReally bool   `help:"Allow a target that is not on this machine's loopback."`
+	Vs        string `help:"A second address: both are loaded in turns, A-B-A-B, and compared." placeholder:"HOST:PORT"`
+	Scenario  string `help:"What clients do; the names are above." default:"kept"`
+	YesReally bool   `help:"Allow a target, and advertised brokers, that are not on this machine's loopback."`
 
-	Clients  int           `help:"Virtual clients." default:"64"`
-	Loops    int           `help:"Threads that generate load." default:"1"`
-	Warmup   time.Duration `help:"Load before the measurement begins." default:"1s"`
-	Duration time.Duration `help:"Length of the measurement." default:"10s"`
-	Timeout  time.Duration `help:"Time that one operation may take." default:"5s"`
+	Rate      string        `help:"Operations per second, whatever the target does: 1000, or steps as 100@10s,100-5000@30s, or trace:FILE. Default: 1000." group:"Load"`
+	Arrival   string        `help:"How operations are spread around the rate: poisson or regular." default:"poisson" enum:"poisson,regular" group:"Load"`
+	Closed    bool          `help:"Closed loop instead of a rate: each client asks again once it is answered. Finds a ceiling; its latencies flatter." group:"Load"`
+	Clients   int           `help:"Virtual clients, over all processes; 0: as many as the rate needs." default:"0" group:"Load"`
+	Loops     int           `help:"Threads that generate load, in each process." default:"1" group:"Load"`
+	Processes int           `help:"Processes that generate load together: each may have as many connections as 'ulimit -n' says." default:"1" group:"Load"`
+	Warmup    time.Duration `help:"Load before the measurement begins." default:"1s" group:"Load"`
+	Duration  time.Duration `help:"Length of the measurement; with --vs of each turn. Steps and traces have their own." default:"10s" group:"Load"`
+	Rounds    int           `help:"Turns of each target with --vs." default:"3" group:"Load"`
+	Timeout   time.Duration `help:"Time that one operation may take." default:"5s" group:"Load"`
+	Seed      uint64        `help:"Of everything that is left to chance." default:"1" group:"Load"`
 
-	Topic       []string `help:"Topics to look up; none: all topics."`
-	BrokersOnly bool     `help:"Look up no topic, only brokers."`
-	ClientID    string   `help:"Client id that requests carry." default:"kvip-loadtest"`
-	APIVersions int16    `name:"apiversions-version" help:"Version of the ApiVersions request, 0-5." default:"4"`
-	Metadata    int16    `name:"metadata-version" help:"Version of the Metadata request, 0-13." default:"12"`
-	ClusterID   string   `help:"Cluster id that every answer must name; empty: a connection's first answer decides."`
+	Topic       []string      `help:"Topics to look up; none: all topics." group:"Clients"`
+	BrokersOnly bool          `help:"Look up no topic, only brokers." group:"Clients"`
+	TopicErrors bool          `help:"Errors of topics are no failures: for topics that need not be there." group:"Clients"`
+	ClientID    string        `help:"Client id that requests carry." default:"kvip-loadtest" group:"Clients"`
+	APIVersions int16         `name:"apiversions-version" help:"Version of the ApiVersions request, 0-5." default:"4" group:"Clients"`
+	Metadata    int16         `name:"metadata-version" help:"Version of the Metadata request, 0-13." default:"12" group:"Clients"`
+	ClusterID   string        `help:"Cluster id that every answer must name; empty: a connection's first answer decides." group:"Clients"`
+	DialBrokers bool          `help:"storm: connect to every advertised broker, too." group:"Clients"`
+	Library     string        `help:"steady, reconnect, rebootstrap: who the clients are, with weights." placeholder:"java=4,kafka-go" group:"Clients"`
+	Mix         string        `help:"mixed: scenarios with weights." placeholder:"kept=8,storm=4" group:"Clients"`
+	Pace        float64       `help:"steady: how much faster than real time goes by." default:"1" group:"Clients"`
+	Every       time.Duration `help:"reconnect, rebootstrap: from one wave to the next." default:"10s" group:"Clients"`
+	Spread      time.Duration `help:"rebootstrap: within which a wave's clients come." default:"1s" group:"Clients"`
+	ReadRate    int           `help:"slowreader: bytes per second." default:"65536" group:"Clients"`
+	Sources     string        `help:"Addresses that clients of a loopback target come from." default:"127.64.0.0/10" group:"Clients"`
+	SourceCount int           `help:"How many of them each loop uses; 0: the kernel chooses one." default:"64" group:"Clients"`
+
+	PID       int    `name:"pid" help:"The target's process: its processor time per operation is reported." group:"Report"`
+	VsPID     int    `name:"vs-pid" help:"The second target's process." group:"Report"`
+	Calibrate bool   `help:"Run the same load on a server that does nothing first, and report it beside: what generator and machine add." group:"Report"`
+	Events    string `help:"File of what to do to the target meanwhile." type:"existingfile" group:"Report"`
+	Assert    string `help:"What must hold, for the exit code: p99<5ms,failed=0,rate>=1000,p99_ratio<=1.1." placeholder:"CONDITIONS" group:"Report"`
+	JSON      string `name:"json" help:"File for the result: compare and merge read it." type:"path" group:"Report"`
+	HTML      string `name:"html" help:"File for the report as a page." type:"path" group:"Report"`
+	HGRM      string `name:"hgrm" help:"File for the latency's percentile distribution." type:"path" group:"Report"`
+	Title     string `help:"Heading of the report." group:"Report"`
+
+	// Of a process that another one has started.
+	Part  int    `hidden:"" default:"-1"`
+	Floor string `hidden:""`
+	Parts int    `hidden:"" default:"1"`
+
+	// Self is the command line that runs this command again, without its flags: other processes are started with it.
+	Self []string `kong:"-"`
+	// Args are the flags as they were given.
+	Args []string `kong:"-"`
+	// Version is the program's, for reports.
+	Version string `kong:"-"`
 }
 
-// Run drives the load and prints what came of it. Its error says what was wrong with the settings or the run, or that
-// operations failed.
-func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
-	cfg, err := c.config(ctx)
+// Help is what `kvip loadtest --help` says above the flags.
+func (d *Drive) Help() string {
+	text := "Scenarios:\n"
+	for _, name := range scenario.Names() {
+		text += fmt.Sprintf("\n    %-12s %s", name, scenario.Scenarios[name].About)
+	}
+	return text + "\n\nLibraries: " + strings.Join(scenario.LibraryNames(), ", ") + "."
+}
+
+// Run drives the load and prints what came of it. Its error says what was wrong with the settings, that the figures mean
+// nothing, that a condition does not hold or, where no condition is given, that operations failed.
+func (d *Drive) Run(ctx context.Context, stdout, stderr io.Writer) error {
+	asserts, err := report.ParseAssertions(d.Assert)
 	if err != nil {
 		return err
 	}
-	result, err := scenario.Run(ctx, cfg)
+	var todo *events.File
+	if d.Events != "" {
+		if todo, err = events.Load(d.Events); err != nil {
+			return err
+		}
+	}
+	p, err := d.plan(ctx)
 	if err != nil {
 		return err
 	}
-	printResult(stdout, c, result)
-	if n := result.TargetFailures() + result.LocalFailures(); n > 0 {
-		return fmt.Errorf("%d of %d operations failed", n, result.Started)
+	if d.Part >= 0 {
+		return p.part(ctx, os.Stdin, stdout)
 	}
-	return nil
+	if d.Calibrate && d.Floor == "" {
+		stop, err := p.startFloor(ctx)
+		if err != nil {
+			return fmt.Errorf("calibration: %w", err)
+		}
+		defer stop()
+	}
+	line := newLive(stderr)
+	p.show = line.show
+	drive := p.alone
+	if d.Processes > 1 {
+		drive = p.together
+	}
+	run, err := drive(ctx, todo)
+	line.clear()
+	if err != nil {
+		return err
+	}
+	asserts.Evaluate(run)
+	if err := run.WriteText(stdout); err != nil {
+		return err
+	}
+	return errors.Join(d.write(run), judge(run, len(asserts) > 0))
 }
 
-func (c *Command) config(ctx context.Context) (scenario.Config, error) {
-	cfg := scenario.Defaults()
-	cfg.Target, cfg.Scenario, cfg.Clients, cfg.Loops = c.Target, c.Scenario, c.Clients, c.Loops
-	cfg.Warmup, cfg.Duration, cfg.Timeout = c.Warmup, c.Duration, c.Timeout
-	cfg.ClientID, cfg.APIVersionsVersion, cfg.MetadataVersion, cfg.ClusterID = c.ClientID, c.APIVersions, c.Metadata, c.ClusterID
-	cfg.Lookup = kafka.Lookup{All: len(c.Topic) == 0 && !c.BrokersOnly, Topics: c.Topic}
-	if c.BrokersOnly && (len(c.Topic) > 0 || c.Metadata == 0) {
-		return cfg, fmt.Errorf("--brokers-only goes with no --topic, and with a Metadata version above 0, where an empty list means all topics")
+// write writes the files that were asked for.
+func (d *Drive) write(run *report.Run) error {
+	var faults []error
+	for _, f := range []struct {
+		path  string
+		write func(io.Writer) error
+	}{{d.JSON, run.WriteJSON}, {d.HTML, run.WriteHTML}, {d.HGRM, run.Sides[0].Latency().WriteHGRM}} {
+		if f.path != "" {
+			faults = append(faults, report.WriteFile(f.path, f.write))
+		}
 	}
-	target, err := engine.Resolve(ctx, c.Target)
-	if err != nil {
-		return cfg, err
+	return errors.Join(faults...)
+}
+
+// judge turns the verdict into the command's error.
+func judge(run *report.Run, asserted bool) error {
+	var faults []error
+	if n := len(run.Verdict.Void); n > 0 {
+		faults = append(faults, fmt.Errorf("the run is VOID: its figures say nothing about the target: %s", run.Verdict.Void[0]))
 	}
-	if !target.Addr.Addr().IsLoopback() && !c.YesReally {
-		return cfg, fmt.Errorf("%s is not on this machine's loopback; --yes-really loads it all the same", c.Target)
+	for _, a := range run.Verdict.Assertions {
+		if !a.Holds {
+			faults = append(faults, fmt.Errorf("%s does not hold for %s: %s", a.Text, a.Target, a.Found))
+		}
 	}
-	return cfg, cfg.Validate()
+	for _, e := range run.Events {
+		if e.Error != "" {
+			faults = append(faults, fmt.Errorf("event %q at %.1fs: %s", e.Name, e.At, e.Error))
+		}
+	}
+	if asserted {
+		return errors.Join(faults...)
+	}
+	for _, s := range run.Sides {
+		if n := s.Failed + s.Local; n > 0 {
+			faults = append(faults, fmt.Errorf("%s: %d of %d operations failed", s.Label(), n, s.Intended))
+		}
+		if s.Intended == 0 {
+			faults = append(faults, fmt.Errorf("%s: no operation was due within the measurement: make it longer, or the clients more", s.Label()))
+		}
+	}
+	return errors.Join(faults...)
 }

@@ -21,8 +21,6 @@ var watched = map[string]bool{
 	"TcpExt:TCPAbortOnMemory": true,
 	"TcpExt:TCPTimeouts":      true,
 	"Tcp:RetransSegs":         true,
-	"Tcp:AttemptFails":        true,
-	"Tcp:OutRsts":             true,
 }
 
 // Counters are values by name, since the machine's start.

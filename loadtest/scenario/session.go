@@ -251,3 +251,6 @@ func (s *Session) sleep(ctx context.Context, until engine.Time) error {
 		return errors.Join(errors.New("a load generating loop has ended"), s.Close())
 	}
 }
+
+// Window is the length of the slices in which results come.
+func (s *Session) Window() time.Duration { return s.cfg.Window }

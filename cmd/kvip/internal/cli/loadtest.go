@@ -2,19 +2,53 @@ package cli
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"syscall"
 
 	"github.com/kvip/kvip/loadtest"
 )
 
 type loadtestCommand struct {
-	loadtest.Command `embed:""`
+	Drive   driveCommand   `cmd:"" default:"withargs" help:"Drive load (the default)."`
+	Floor   floorCommand   `cmd:"" help:"Serve ready answers and do nothing else: what generator and machine can do at most."`
+	Merge   mergeCommand   `cmd:"" help:"Add up results of generators that ran together."`
+	Compare compareCommand `cmd:"" help:"Show two saved results side by side."`
 }
 
+type (
+	driveCommand struct {
+		loadtest.Drive `embed:""`
+	}
+	floorCommand struct {
+		loadtest.Floor `embed:""`
+	}
+	mergeCommand struct {
+		loadtest.Merge `embed:""`
+	}
+	compareCommand struct {
+		loadtest.Compare `embed:""`
+	}
+)
+
 // Run loads the target until the measurement is over or Ctrl-C.
-func (c *loadtestCommand) Run(s streams) error {
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
+func (c *driveCommand) Run(s streams) error {
+	at := slices.Index(os.Args, "loadtest")
+	if at >= 0 {
+		c.Self, c.Args = append([]string{os.Args[0]}, os.Args[1:at+1]...), os.Args[at+1:]
+	}
+	c.Version = version
+	return interruptible(s, c.Drive.Run)
+}
+
+func (c *floorCommand) Run(s streams) error   { return interruptible(s, c.Floor.Run) }
+func (c *mergeCommand) Run(s streams) error   { return interruptible(s, c.Merge.Run) }
+func (c *compareCommand) Run(s streams) error { return interruptible(s, c.Compare.Run) }
+
+func interruptible(s streams, run func(context.Context, io.Writer, io.Writer) error) error {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	return c.Command.Run(ctx, s.out)
+	return run(ctx, s.out, s.err)
 }

@@ -1,0 +1,110 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kvip/kvip/loadtest/events"
+	"github.com/kvip/kvip/loadtest/report"
+)
+
+// gate lets every process of a run begin a turn at one moment.
+type gate func(ctx context.Context) (time.Time, error)
+
+func atOnce(context.Context) (time.Time, error) { return time.Now(), nil }
+
+// alone drives the whole load from this process.
+func (p *plan) alone(ctx context.Context, todo *events.File) (*report.Run, error) {
+	if todo == nil {
+		return p.drive(ctx, atOnce, nil)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var done chan []events.Done
+	run, err := p.drive(ctx, atOnce, func(start time.Time) {
+		done = make(chan []events.Done, 1)
+		go func() { done <- todo.Run(ctx, start) }()
+	})
+	cancel()
+	if done != nil {
+		happened := reported(<-done)
+		if run != nil {
+			run.Events = happened
+		}
+	}
+	return run, err
+}
+
+// drive measures: the calibration, then the targets in turns. begun is told when the measurement of the first target
+// begins.
+func (p *plan) drive(ctx context.Context, pass gate, begun func(time.Time)) (run *report.Run, err error) {
+	run = p.newRun()
+	if p.Floor != "" {
+		calibrated, err := p.measure(ctx, pass, []side{{target: p.Floor, name: "calibration"}}, 1, func() float64 { return 0 })
+		if err != nil {
+			return nil, fmt.Errorf("calibration: %w", err)
+		}
+		one := calibrated[0].result(false)
+		run.Calibration = &one
+		run.Environment.Warnings = append(run.Environment.Warnings, void(&one, run.Loop, calibrated[0].total.Waited)...)
+	}
+	rounds := 1
+	if p.Vs != "" {
+		rounds = p.Rounds
+	}
+	stands, err := p.measure(ctx, pass, p.sides(), rounds, func() float64 {
+		if run.Start.IsZero() {
+			run.Start = time.Now()
+			if begun != nil {
+				begun(run.Start)
+			}
+		}
+		return time.Since(run.Start).Seconds()
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, st := range stands {
+		s := st.result(p.Vs != "")
+		for _, w := range s.Windows {
+			run.Duration = max(run.Duration, w.At+w.Seconds)
+		}
+		run.Sides = append(run.Sides, s)
+		run.Verdict.Void = append(run.Verdict.Void, void(&s, run.Loop, st.total.Waited)...)
+		run.Environment.Warnings = append(run.Environment.Warnings, warn(&s)...)
+	}
+	return run, nil
+}
+
+// measure drives sides in turns.
+func (p *plan) measure(ctx context.Context, pass gate, sides []side, rounds int, begin func() float64) (stands []*stand, err error) {
+	defer func() {
+		for _, st := range slices.Backward(stands) {
+			if st.session != nil {
+				err = errors.Join(err, st.session.Close())
+			}
+		}
+	}()
+	for _, s := range sides {
+		st, err := p.open(ctx, s)
+		if err != nil {
+			return stands, err
+		}
+		stands = append(stands, st)
+	}
+	for range rounds {
+		for _, st := range stands {
+			start, err := pass(ctx)
+			if err != nil {
+				return stands, err
+			}
+			if err := st.turn(ctx, start, begin); err != nil {
+				return stands, err
+			}
+		}
+	}
+	return stands, nil
+}

@@ -1,0 +1,302 @@
+package loadtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/goleak"
+
+	"github.com/kvip/kvip/loadtest/report"
+)
+
+// TestMain is also the program that the tests start again for further processes and for the floor.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "loadtest" {
+		if err := loadtest(context.Background(), os.Args[2:], os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m, goleak.IgnoreCurrent()) // gnet has goroutines from the program's start on
+}
+
+// loadtest is the command as the kvip program has it.
+func loadtest(ctx context.Context, args []string, out io.Writer) error {
+	var c struct {
+		Drive   Drive   `cmd:"" default:"withargs"`
+		Floor   Floor   `cmd:""`
+		Merge   Merge   `cmd:""`
+		Compare Compare `cmd:""`
+	}
+	parser, err := kong.New(&c)
+	if err != nil {
+		return err
+	}
+	k, err := parser.Parse(args)
+	if err != nil {
+		return err
+	}
+	c.Drive.Self, c.Drive.Args = []string{os.Args[0], "loadtest"}, args
+	return map[string]func(context.Context, io.Writer, io.Writer) error{
+		"drive": c.Drive.Run, "floor": c.Floor.Run, "merge <files>": c.Merge.Run, "compare <first> <second>": c.Compare.Run,
+	}[k.Command()](ctx, out, io.Discard)
+}
+
+// run runs the command and returns its result, what it printed, and its error.
+func run(t *testing.T, args ...string) (*report.Run, string, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "result.json")
+	var out bytes.Buffer
+	err := loadtest(t.Context(), append(args, "--json", path), &out)
+	r, readErr := report.ReadFile(path)
+	if readErr != nil && err == nil {
+		t.Fatal(readErr)
+	}
+	return r, out.String(), err
+}
+
+// stalling is a server that answers at once, apart from a stall at each beginning of a period, in which it answers nobody.
+type stalling struct{ period, stall time.Duration }
+
+// listen serves until the test ends.
+func (s stalling) listen(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var (
+		served sync.WaitGroup
+		mu     sync.Mutex
+		open   []net.Conn
+	)
+	served.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+			served.Go(func() {
+				defer c.Close()
+				for {
+					head := make([]byte, 4)
+					if _, err := io.ReadFull(c, head); err != nil {
+						return
+					}
+					request := make([]byte, binary.BigEndian.Uint32(head)&0xffff)
+					if _, err := io.ReadFull(c, request); err != nil {
+						return
+					}
+					if into := time.Since(began) % max(s.period, 1); into < s.stall {
+						time.Sleep(s.stall - into)
+					}
+					if _, err := c.Write(respond(request)); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close()
+		mu.Lock()
+		for _, c := range open {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		served.Wait()
+	})
+	return ln.Addr().String()
+}
+
+// respond answers ApiVersions and Metadata as a broker with no topics does.
+func respond(request []byte) []byte {
+	key, version := int16(binary.BigEndian.Uint16(request)), int16(binary.BigEndian.Uint16(request[2:]))
+	frame := append(make([]byte, 4), request[4:8]...)
+	if key == 18 {
+		a := kmsg.NewPtrApiVersionsResponse()
+		a.Version = version
+		a.ApiKeys = []kmsg.ApiVersionsResponseApiKey{{ApiKey: 3, MaxVersion: 13}, {ApiKey: 18, MaxVersion: 4}}
+		frame = a.AppendTo(frame)
+	} else {
+		m := kmsg.NewPtrMetadataResponse()
+		m.Version, m.ClusterID = version, kmsg.StringPtr("stalling")
+		b := kmsg.NewMetadataResponseBroker()
+		b.NodeID, b.Host, b.Port = 1, "127.0.0.1", 9092
+		m.Brokers = append(m.Brokers, b)
+		if version >= 9 {
+			frame = append(frame, 0)
+		}
+		frame = m.AppendTo(frame)
+	}
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+	return frame
+}
+
+// TestOpenLoopLatenciesAreThoseOfTheDelayPattern: with a pause of 100 ms each second, an operation that begins u into the
+// pause waits 100 ms - u, and the others do not. So a tenth of the operations wait, evenly up to 100 ms: of all of them,
+// the share above x is (100 ms - x) / 1 s. Whatever the machine adds is bounded by the tolerance.
+func TestOpenLoopLatenciesAreThoseOfTheDelayPattern(t *testing.T) {
+	target := stalling{time.Second, 100 * time.Millisecond}.listen(t)
+	var faults []string
+	for range 3 { // a shared machine may be late once
+		r, out, err := run(t, "--target", target, "--rate", "400", "--arrival", "regular", "--duration", "5s", "--warmup", "500ms")
+		if err != nil {
+			faults = append(faults, err.Error())
+			continue
+		}
+		faults = nil
+		latency := r.Sides[0].Latency()
+		for p, want := range map[float64]time.Duration{95: 50 * time.Millisecond, 99: 90 * time.Millisecond, 99.9: 99 * time.Millisecond} {
+			if got := latency.At(p); float64((got - want).Abs()) > 0.05*float64(want) {
+				faults = append(faults, fmt.Sprintf("p%g is %s, want %s within 5%%\n%s", p, got, want, out))
+			}
+		}
+		if faults == nil {
+			return
+		}
+	}
+	t.Error(strings.Join(faults, "\n"))
+}
+
+// TestAStallShowsInAnOpenLoopAndHidesInAClosedOne: 200 ms each 5 s stall 4% of the time. In an open loop 2% of the
+// operations wait longer than 100 ms; in a closed one each client has a single operation that waits, among thousands.
+func TestAStallShowsInAnOpenLoopAndHidesInAClosedOne(t *testing.T) {
+	target := stalling{5 * time.Second, 200 * time.Millisecond}.listen(t)
+	for _, c := range []struct {
+		args  []string
+		holds func(p99 time.Duration) bool
+	}{
+		{[]string{"--rate", "300", "--arrival", "regular"}, func(p99 time.Duration) bool { return p99 >= 100*time.Millisecond }},
+		{[]string{"--closed", "--clients", "4"}, func(p99 time.Duration) bool { return p99 < 10*time.Millisecond }},
+	} {
+		r, out, err := run(t, append(c.args, "--target", target, "--duration", "5s", "--warmup", "0s")...)
+		if r == nil {
+			t.Fatal(err)
+		}
+		if p99 := r.Sides[0].Latency().At(99); !c.holds(p99) {
+			t.Errorf("%v: p99 is %s\n%s", c.args, p99, out)
+		}
+	}
+}
+
+// TestTooFewClientsVoidTheRun: what finds no free client is counted against this machine, and the run says so.
+func TestTooFewClientsVoidTheRun(t *testing.T) {
+	target := stalling{600 * time.Millisecond, 580 * time.Millisecond}.listen(t)
+	r, out, err := run(t, "--target", target, "--rate", "200", "--duration", "1s", "--clients", "2", "--timeout", "300ms", "--warmup", "0s")
+	if err == nil || !strings.Contains(err.Error(), "VOID") || !strings.Contains(out, "raise --clients") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if r == nil {
+		t.Fatal("no result")
+	}
+	s := r.Sides[0]
+	if i := slices.IndexFunc(s.Failures, func(f report.Failure) bool { return f.Class == "no_client" }); i < 0 || !s.Failures[i].Local || s.Local == 0 {
+		t.Errorf("failures %+v", s.Failures)
+	}
+	if s.Intended < 150 || s.Started+s.Failures[len(s.Failures)-1].Count > s.Intended {
+		t.Errorf("%+v", s.Counts)
+	}
+}
+
+// TestTurnsProcessesCalibrationAndEventsMakeOneResult drives everything at once.
+func TestTurnsProcessesCalibrationAndEventsMakeOneResult(t *testing.T) {
+	a, b := stalling{}.listen(t), stalling{}.listen(t)
+	todo := filepath.Join(t.TempDir(), "events.yaml")
+	if err := os.WriteFile(todo, []byte("events:\n  - {at: 100ms, name: look, run: echo seen}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	page := filepath.Join(t.TempDir(), "report.html")
+	r, out, err := run(t, "--target", a, "--vs", b, "--rounds", "2", "--duration", "300ms", "--warmup", "50ms", "--rate", "400",
+		"--processes", "2", "--calibrate", "--events", todo, "--pid", fmt.Sprint(os.Getpid()), "--html", page, "--arrival", "regular",
+		"--assert", "failed=0,done>0,rate_ratio>0.5")
+	if r == nil {
+		t.Fatal(err)
+	}
+	if err != nil && !strings.Contains(err.Error(), "VOID") { // the machine may be busy: no matter here
+		t.Error(err)
+	}
+	if len(r.Sides) != 2 || r.Generators != 2 || r.Calibration == nil || r.Calibration.Done != 120 {
+		t.Fatalf("%d sides of %d generators, calibration %+v\n%s", len(r.Sides), r.Generators, r.Calibration, out)
+	}
+	for _, s := range r.Sides {
+		if s.Done != 240 || s.Intended != 240 || len(s.Rounds) != 2 || s.Latency().Count() != 240 {
+			t.Errorf("%s: %+v in %d rounds", s.Target, s.Counts, len(s.Rounds))
+		}
+	}
+	if r.Sides[0].Rounds[1].At < r.Sides[1].Rounds[0].At {
+		t.Error("the turns do not alternate")
+	}
+	if cpu, ok := r.Sides[0].CPUPerOperation(); !ok || cpu <= 0 {
+		t.Errorf("processor time per operation: %s %t", cpu, ok)
+	}
+	if len(r.Events) != 1 || !strings.Contains(r.Events[0].Detail, "seen") || r.Events[0].Error != "" {
+		t.Errorf("events %+v", r.Events)
+	}
+	if !strings.Contains(out, "ratio") || !strings.Contains(out, "holds") {
+		t.Errorf("printed:\n%s", out)
+	}
+	if raw, err := os.ReadFile(page); err != nil || !bytes.Contains(raw, []byte("<svg")) {
+		t.Errorf("page of %d bytes, %v", len(raw), err)
+	}
+}
+
+func TestConditionsDecideTheExitCode(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := ln.Addr().String()
+	_ = ln.Close()
+	args := []string{"--target", gone, "--scenario", "storm", "--rate", "100", "--duration", "200ms", "--warmup", "0s"}
+	if _, out, err := run(t, args...); err == nil || !strings.Contains(err.Error(), "operations failed") || !strings.Contains(out, "refused") {
+		t.Errorf("without conditions: %v\n%s", err, out)
+	}
+	if _, _, err := run(t, append(args, "--assert", "failed_refused>10")...); err != nil && !strings.Contains(err.Error(), "VOID") {
+		t.Errorf("a condition that holds: %v", err)
+	}
+	if _, _, err := run(t, append(args, "--assert", "failed=0")...); err == nil || !strings.Contains(err.Error(), "failed=0 does not hold") {
+		t.Errorf("a condition that does not: %v", err)
+	}
+}
+
+func TestBadFlagsAreNamedWithTheirFix(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--yes-really":         {"--target", "192.0.2.1:9092"},
+		"nowhere":              {"--target", "127.0.0.1:1", "--vs", "nowhere"},
+		"has no rate":          {"--target", "127.0.0.1:1", "--rate", "fast"},
+		"times of their own":   {"--target", "127.0.0.1:1", "--scenario", "steady", "--rate", "5"},
+		"a closed loop has no": {"--target", "127.0.0.1:1", "--closed", "--rate", "5"},
+		"unknown scenario":     {"--target", "127.0.0.1:1", "--scenario", "flood"},
+		"unknown library":      {"--target", "127.0.0.1:1", "--scenario", "steady", "--library", "cobol"},
+		"cannot be mixed":      {"--target", "127.0.0.1:1", "--scenario", "mixed", "--mix", "steady"},
+		"a weight is a number": {"--target", "127.0.0.1:1", "--mix", "kept=x"},
+		"assertion 1":          {"--target", "127.0.0.1:1", "--assert", "p99"},
+		"--brokers-only":       {"--target", "127.0.0.1:1", "--brokers-only", "--topic", "x"},
+		"missing flags":        {"--scenario", "kept"},
+		"--sources":            {"--target", "127.0.0.1:1", "--sources", "here"},
+		"--processes":          {"--target", "127.0.0.1:1", "--processes", "0"},
+	} {
+		if err := loadtest(t.Context(), args, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q in it", args, err, want)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kvip/kvip/loadtest/cputime"
+	"github.com/kvip/kvip/loadtest/kernel"
+	"github.com/kvip/kvip/loadtest/record"
+	"github.com/kvip/kvip/loadtest/report"
+	"github.com/kvip/kvip/loadtest/scenario"
+)
+
+// stand is a target with its clients ready, and what its turns have found so far.
+type stand struct {
+	side
+	session *scenario.Session
+	side0   report.Side
+	total   *record.Result
+	sampler *sampler
+}
+
+// open makes a target's clients ready.
+func (p *plan) open(ctx context.Context, s side) (*stand, error) {
+	st := &stand{side: s, total: record.NewResult(), sampler: &sampler{pid: s.pid}}
+	st.side0 = report.Side{Target: s.target, Name: s.name}
+	cfg := p.config
+	cfg.Target = s.target
+	cfg.Observe = st.sampler.observe
+	cfg.Progress = func(progress scenario.Progress) {
+		st.sampler.sample()
+		p.show(s.target, progress)
+	}
+	var err error
+	st.session, err = scenario.Open(ctx, cfg)
+	return st, err
+}
+
+// turn measures once, from a moment on. at is the measurement's begin on the run's clock.
+func (st *stand) turn(ctx context.Context, start time.Time, begin func() float64) error {
+	var at float64
+	st.sampler.begun = func() { at = begin() }
+	result, err := st.session.Measure(ctx, start)
+	if err := errors.Join(err, st.sampler.fault); err != nil {
+		return err
+	}
+	samples := st.sampler.samples
+	round := report.Round{
+		At: at, Seconds: result.Elapsed.Seconds(), Counts: counts(&result.Counts),
+		Latency: report.Histogram{Histogram: result.Stages[record.Operation]},
+	}
+	window := result.Elapsed.Seconds() / float64(len(result.Windows))
+	if len(result.Windows) > 1 {
+		window = st.session.Window().Seconds()
+	}
+	for i, w := range result.Windows {
+		rw := report.Window{
+			At: at + float64(i)*window, Seconds: min(window, round.Seconds-float64(i)*window), Counts: counts(&w.Counts),
+			Classes: classes(&w.Counts), Open: w.Open, Latency: report.Histogram{Histogram: w.Latency},
+		}
+		if i < len(samples) {
+			rw.CPU, rw.Kernel = samples[i].cpu.Seconds(), samples[i].kernel
+			round.CPU += rw.CPU
+		}
+		st.side0.Windows = append(st.side0.Windows, rw)
+	}
+	st.side0.Rounds = append(st.side0.Rounds, round)
+	st.total.Append(result)
+	return nil
+}
+
+// result is what all turns found.
+func (st *stand) result(interleaved bool) report.Side {
+	s, r := st.side0, st.total
+	s.Counts, s.Elapsed, s.Bytes, s.PartitionErrors = counts(&r.Counts), r.Elapsed.Seconds(), r.Bytes, r.PartitionErrors
+	s.Stages = map[string]report.Histogram{}
+	for stage, h := range r.Stages {
+		if h.TotalCount() > 0 {
+			s.Stages[record.Stage(stage).String()] = report.Histogram{Histogram: h}
+		}
+	}
+	s.Failures = failures(r)
+	grown := kernel.Counters{}
+	cpu := 0.0
+	for _, w := range s.Windows {
+		cpu += w.CPU
+		grown.Add(w.Kernel)
+	}
+	s.Kernel = grown
+	if st.pid > 0 {
+		s.CPU = &report.CPU{PID: st.pid, Seconds: cpu}
+	}
+	if !interleaved {
+		s.Rounds = nil
+	}
+	return s
+}
+
+// sampler reads the target's processor time and the kernel's counters at the ends of windows.
+type sampler struct {
+	pid     int
+	begun   func()
+	samples []sample
+	last    time.Duration
+	before  kernel.Counters
+	fault   error
+}
+
+type sample struct {
+	cpu    time.Duration
+	kernel kernel.Counters
+}
+
+func (s *sampler) observe(begin bool) {
+	if begin {
+		s.samples, s.fault = nil, nil
+		s.last, s.before = s.read()
+		s.begun()
+	}
+}
+
+func (s *sampler) sample() {
+	cpu, now := s.read()
+	s.samples = append(s.samples, sample{cpu - s.last, now.Since(s.before)})
+	s.last, s.before = cpu, now
+}
+
+func (s *sampler) read() (time.Duration, kernel.Counters) {
+	now, err := kernel.Read()
+	var cpu time.Duration
+	if s.pid > 0 && err == nil {
+		cpu, err = cputime.Of(s.pid)
+	}
+	if err != nil && s.fault == nil {
+		s.fault = err
+	}
+	return cpu, now
+}
