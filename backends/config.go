@@ -1,8 +1,10 @@
 package backends
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/kvip/kvip/backends/policy"
 	"github.com/kvip/kvip/backends/upstream"
+	"github.com/kvip/kvip/healthcheck"
 )
 
 // Config is one pool as the configuration describes it. Zero durations and counts mean the defaults of DefaultConfig.
@@ -21,8 +24,13 @@ type Config struct {
 	// Standby says that the pool is kept warm with no VIP in front of it.
 	Standby bool
 	Health  Health
-	// Policy is a key of policy.Policies.
-	Policy string
+	// Policy is the key of policy.Policies that forwards go by; Heads the one by which a broker heads a list (HeadsOf).
+	Policy, Heads string
+	// Zone is the rack whose members come first as long as they carry the load; "": none does.
+	Zone string
+	// SlowStart is how long the share of forwards of a member that comes back takes to grow; negative: no time.
+	SlowStart time.Duration
+	Outliers  Outliers
 	// MaxAge is how old an answer may be while a broker answers; MaxStale is how old the last good one may get when none
 	// does, after which nothing is answered.
 	MaxAge, MaxStale time.Duration
@@ -49,17 +57,44 @@ type Health struct {
 	Rise, Fall int
 }
 
+// Outliers says which members are ejected because they do much worse than the others (healthcheck.OutlierConfig).
+type Outliers struct {
+	// Method is iqr, stddev or off.
+	Method string
+	// Deviations is how many standard deviations stddev allows.
+	Deviations float64
+	// MinSamples is how many probes a member is judged by at least; Floor the latency below which it is never judged.
+	MinSamples int
+	Floor      time.Duration
+	// Eject is how long a first ejection lasts, MaxEject how long any.
+	Eject, MaxEject time.Duration
+}
+
 // DefaultConfig returns the defaults of every field that has one.
 func DefaultConfig() Config {
 	return Config{
 		Health:      Health{Interval: time.Second, Timeout: 500 * time.Millisecond, Rise: 2, Fall: 3},
-		Policy:      "round-robin",
+		Policy:      "ring",
+		SlowStart:   10 * time.Second,
+		Outliers:    Outliers{Method: "iqr", Deviations: 1.9, MinSamples: 5, Floor: 100 * time.Millisecond, Eject: 30 * time.Second, MaxEject: 5 * time.Minute},
 		MaxAge:      time.Second,
 		MaxStale:    5 * time.Minute,
 		ShrinkHold:  time.Minute,
 		MaxUpstream: 16,
 		MaxAnswer:   upstream.DefaultMaxAnswer,
 	}
+}
+
+// HeadsOf returns the policy by which a broker heads a list: the pool's own if none is named, but for the ring, which would
+// give all clients behind one address the same first broker, so that they get each in turn (docs/adr/0005).
+func HeadsOf(pool, heads string) string {
+	switch {
+	case heads != "":
+		return heads
+	case pool == "ring":
+		return "round-robin"
+	}
+	return pool
 }
 
 // withDefaults fills in what was left zero.
@@ -71,6 +106,10 @@ func (c Config) withDefaults() Config {
 		{&c.MaxAge, &d.MaxAge},
 		{&c.MaxStale, &d.MaxStale},
 		{&c.ShrinkHold, &d.ShrinkHold},
+		{&c.SlowStart, &d.SlowStart},
+		{&c.Outliers.Floor, &d.Outliers.Floor},
+		{&c.Outliers.Eject, &d.Outliers.Eject},
+		{&c.Outliers.MaxEject, &d.Outliers.MaxEject},
 	} {
 		if *f.v == 0 {
 			*f.v = *f.d
@@ -81,14 +120,16 @@ func (c Config) withDefaults() Config {
 		{&c.Health.Fall, &d.Health.Fall},
 		{&c.MaxUpstream, &d.MaxUpstream},
 		{&c.MaxAnswer, &d.MaxAnswer},
+		{&c.Outliers.MinSamples, &d.Outliers.MinSamples},
 	} {
 		if *f.v == 0 {
 			*f.v = *f.d
 		}
 	}
-	if c.Policy == "" {
-		c.Policy = d.Policy
-	}
+	c.Policy = cmp.Or(c.Policy, d.Policy)
+	c.Heads = HeadsOf(c.Policy, c.Heads)
+	c.Outliers.Method = cmp.Or(c.Outliers.Method, d.Outliers.Method)
+	c.Outliers.Deviations = cmp.Or(c.Outliers.Deviations, d.Outliers.Deviations)
 	return c
 }
 
@@ -97,20 +138,23 @@ func (c Config) validate() error {
 	switch {
 	case c.Name == "" || strings.ContainsAny(c.Name, "/\\\x00") || strings.HasPrefix(c.Name, "."):
 		return fmt.Errorf("pool name %q: give it a name that is fit for a file name, without / and not starting with a dot", c.Name)
-	case c.Health.Interval < 0 || c.Health.Timeout < 0 || c.MaxAge < 0 || c.MaxStale < 0 || c.ShrinkHold < 0:
+	case c.Health.Interval < 0 || c.Health.Timeout < 0 || c.MaxAge < 0 || c.MaxStale < 0 || c.ShrinkHold < 0 ||
+		c.Outliers.Floor < 0 || c.Outliers.Eject < 0 || c.Outliers.MaxEject < 0:
 		return fmt.Errorf("pool %s: a duration is negative: give positive ones", c.Name)
-	case c.Health.Rise < 0 || c.Health.Fall < 0 || c.MaxUpstream < 0 || c.MaxAnswer < 0:
-		return fmt.Errorf("pool %s: rise, fall, the upstream connections and the largest answer have to be 1 or more", c.Name)
+	case c.Health.Rise < 0 || c.Health.Fall < 0 || c.MaxUpstream < 0 || c.MaxAnswer < 0 ||
+		c.Outliers.MinSamples < 0 || c.Outliers.Deviations < 0:
+		return fmt.Errorf("pool %s: rise, fall, the upstream connections, the largest answer, samples and deviations have to be above 0", c.Name)
 	case c.MaxStale < c.MaxAge:
 		return fmt.Errorf("pool %s: max_stale %v is below max_age %v: raise it", c.Name, c.MaxStale, c.MaxAge)
 	}
-	if _, ok := policy.Policies[c.Policy]; !ok {
-		var known []string
-		for name := range policy.Policies {
-			known = append(known, name)
+	for _, name := range []string{c.Policy, c.Heads} {
+		if _, ok := policy.Policies[name]; !ok {
+			return fmt.Errorf("pool %s: unknown policy %q: take one of %s", c.Name, name,
+				strings.Join(slices.Sorted(maps.Keys(policy.Policies)), ", "))
 		}
-		slices.Sort(known)
-		return fmt.Errorf("pool %s: unknown policy %q: take one of %s", c.Name, c.Policy, strings.Join(known, ", "))
+	}
+	if !slices.Contains(healthcheck.Methods, healthcheck.Method(c.Outliers.Method)) {
+		return fmt.Errorf("pool %s: unknown outlier method %q: take one of %v", c.Name, c.Outliers.Method, healthcheck.Methods)
 	}
 	return nil
 }

@@ -31,6 +31,8 @@ type forwarder struct {
 
 	active atomic.Int64
 	shared atomic.Uint64
+	// needed counts the requests that went to a broker whose probe fails.
+	needed atomic.Uint64
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -192,6 +194,9 @@ func (fl *flight) carry() forward.Result {
 		if !ok {
 			return forward.Result{Err: forward.ErrNoBroker}
 		}
+		if t.failing {
+			fl.f.needed.Add(1)
+		}
 		frame, err := fl.try(ctx, t.addr)
 		if err == nil {
 			return forward.Result{Frame: frame, Broker: t.addr}
@@ -237,41 +242,50 @@ func (fl *flight) try(ctx context.Context, addr string) ([]byte, error) {
 }
 
 // choose picks whom to ask: first the broker that the connection sticks to, if it may still be used, else the policy's
-// pick; after a failure one of another rack, else any that was not tried.
+// pick; after a failure one of another rack, else any that was not tried; in need, those whose probes fail come last.
 func (v *view) choose(r *forward.Request, tried []target) (target, bool) {
 	if len(v.targets) == 0 {
 		return target{}, false
 	}
-	if len(tried) == 0 && r.Broker != "" && !r.Spread && v.sticky[r.Broker] {
-		for _, t := range v.targets {
-			if t.addr == r.Broker {
-				return t, true
-			}
+	if len(tried) == 0 && r.Broker != "" && !r.Spread {
+		if t, ok := v.sticky[r.Broker]; ok {
+			return t, true
 		}
-		return target{addr: r.Broker}, true // it drains
 	}
 	first := max(0, v.picker.Pick(r.Client))
 	if len(tried) == 0 {
 		return v.targets[first], true
 	}
-	for _, sameRack := range []bool{false, true} {
-		for i := range v.targets {
-			t := v.targets[(first+i)%len(v.targets)]
-			if slices.ContainsFunc(tried, func(u target) bool {
-				return u.addr == t.addr || !sameRack && u.rack == t.rack
-			}) {
-				continue
+	// The policy, asked for other clients, spreads what a broker leaves behind over the others.
+	const picks, another = 8, 0x9e3779b97f4a7c15
+	for n := range uint64(picks) {
+		if i := v.picker.Pick(r.Client + (n+1)*another); i >= 0 && v.targets[i].mayFollow(tried, false) {
+			return v.targets[i], true
+		}
+	}
+	for _, from := range [][]target{v.targets, v.reserve} {
+		for _, sameRack := range []bool{false, true} {
+			for i := range from {
+				if t := from[(first+i)%len(from)]; t.mayFollow(tried, sameRack) {
+					return t, true
+				}
 			}
-			return t, true
 		}
 	}
 	return target{}, false
 }
 
+// mayFollow says that a target was not tried, nor, unless sameRack, one of its rack.
+func (t target) mayFollow(tried []target, sameRack bool) bool {
+	return !slices.ContainsFunc(tried, func(u target) bool {
+		return u.addr == t.addr || !sameRack && u.rack == t.rack
+	})
+}
+
 // more says whether a broker is left to be tried.
 func (v *view) more(tried []target) bool {
-	for _, t := range v.targets {
-		if !slices.ContainsFunc(tried, func(u target) bool { return u.addr == t.addr }) {
+	for _, from := range [][]target{v.targets, v.reserve} {
+		if slices.ContainsFunc(from, func(t target) bool { return t.mayFollow(tried, true) }) {
 			return true
 		}
 	}

@@ -38,13 +38,13 @@ type switchboard struct {
 }
 
 func newSwitchboard(t *testing.T, maxConns int, brokers ...*fakeBroker) *switchboard {
-	s := &switchboard{t: t, v: &view{sticky: map[string]bool{}}, brokers: map[string]*fakeBroker{}}
+	s := &switchboard{t: t, v: &view{sticky: map[string]target{}}, brokers: map[string]*fakeBroker{}}
 	up := upstream.New(upstream.Options{MaxConns: maxConns, Dial: s.dial})
 	var addrs []string
 	for _, b := range brokers {
 		s.brokers[b.name] = b
-		s.v.targets = append(s.v.targets, target{b.name, b.rack})
-		s.v.sticky[b.name] = true
+		s.v.targets = append(s.v.targets, target{addr: b.name, rack: b.rack})
+		s.v.sticky[b.name] = target{addr: b.name, rack: b.rack}
 		addrs = append(addrs, b.name)
 	}
 	s.v.picker = fixed(0)

@@ -25,6 +25,10 @@ const (
 	Unknown State = "unknown"
 	// Serving: the registry lists it and its probe passes; it is asked, and may head answers.
 	Serving State = "serving"
+	// Trial: it has been ejected, and gets a small share until it has shown that it is well.
+	Trial State = "trial"
+	// Ejected: its probe passes, and it does much worse than the others, or comes and goes; it is not asked for a time.
+	Ejected State = "ejected"
 	// Draining: its probe passes, its weight is 0; connections that stick to it keep it, nothing new goes there.
 	Draining State = "draining"
 	// Down: its probe fails.
@@ -34,7 +38,7 @@ const (
 )
 
 // States has every state.
-var States = []State{Unknown, Serving, Draining, Down, Quarantined}
+var States = []State{Unknown, Serving, Trial, Ejected, Draining, Down, Quarantined}
 
 // Reasons for a quarantine that the pool finds by itself; the others are the probe's.
 const (
@@ -70,6 +74,9 @@ type member struct {
 
 	// checker probes it; verdicts of another one are not its.
 	checker healthcheck.Checker
+	// part is how much of its share of forwards it gets, in thousandths, nil for all; rising is when it began to grow.
+	part   *atomic.Int32
+	rising time.Time
 	// result is the last probe's, handed over by the probing goroutine.
 	result atomic.Pointer[probe.Result]
 	// status is the copy that readers take.
@@ -81,7 +88,12 @@ func newMember(inst discovery.Instance) *member {
 }
 
 // usable says that forwards may go to a member.
-func (m *member) usable() bool { return m.state == Serving || m.state == Draining }
+func (m *member) usable() bool {
+	return m.state == Serving || m.state == Trial || m.state == Draining
+}
+
+// passing says that its probe passes and that it is who it should be, whatever else there is to say about it.
+func (m *member) passing() bool { return m.usable() || m.state == Ejected }
 
 // identityFault says that a broker answers but is another one, which counts at once, without waiting for the fall.
 func identityFault(r healthcheck.Reason) bool {

@@ -13,7 +13,7 @@ type collector struct {
 	age, generation, refresh, rejected          *prometheus.Desc
 	up, state, inflight                         *prometheus.Desc
 	discovery, members, ready, waiting, upConns *prometheus.Desc
-	shared                                      *prometheus.Desc
+	shared, need, toFailing, share              *prometheus.Desc
 }
 
 func newCollector(p *Pool) *collector {
@@ -36,6 +36,9 @@ func newCollector(p *Pool) *collector {
 		waiting:    desc("kvip_forward_waiting", "Forwarded requests that wait for a connection to a broker."),
 		upConns:    desc("kvip_forward_connections", "Open connections to brokers for forwarded requests."),
 		shared:     desc("kvip_forward_shared_total", "Forwarded requests that shared the answer to an identical one in flight."),
+		need:       desc("kvip_pool_in_need", "1 while fewer than half of the members pass their probes, so that those that do not are asked too, when the others have failed."),
+		toFailing:  desc("kvip_forward_to_failing_total", "Forwarded requests that went to a broker whose probe fails, for want of a better one."),
+		share:      desc("kvip_backend_share_ratio", "How much of its share of forwards the member gets: below 1 on trial, and for a while after a return.", "broker"),
 	}
 }
 
@@ -43,7 +46,7 @@ func newCollector(p *Pool) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.age, c.generation, c.refresh, c.rejected, c.up, c.state, c.inflight, c.discovery, c.members, c.ready, c.waiting,
-		c.upConns, c.shared,
+		c.upConns, c.shared, c.need, c.toFailing, c.share,
 	} {
 		ch <- d
 	}
@@ -76,6 +79,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		for _, state := range States {
 			gauge(c.state, truth(s.State == string(state)), m.addr, string(state))
 		}
+		gauge(c.share, s.SharePercent/100, m.addr)
 		gauge(c.inflight, float64(c.p.forwardUp.InFlight(m.addr)), m.addr)
 	}
 	for _, state := range States {
@@ -87,6 +91,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.waiting, float64(c.p.forwardUp.Waiting()))
 	gauge(c.upConns, float64(conns))
 	counter(c.shared, float64(c.p.forwards.shared.Load()))
+	counter(c.toFailing, float64(c.p.forwards.needed.Load()))
+	gauge(c.need, truth(v.need))
 }
 
 // lastSuccess is that of the provider that succeeded longest ago: one that fails must not hide behind the others.

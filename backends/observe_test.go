@@ -107,7 +107,7 @@ func TestAConfigurationThatCannotWork(t *testing.T) {
 		{Config{Name: "../x"}, `pool name "../x"`},
 		{Config{Name: "p", Policy: "best"}, `pool p: unknown policy "best": take one of least-inflight`},
 		{Config{Name: "p", MaxAge: time.Minute, MaxStale: time.Second}, "pool p: max_stale 1s is below max_age 1m0s: raise it"},
-		{Config{Name: "p", MaxUpstream: -1}, "have to be 1 or more"},
+		{Config{Name: "p", MaxUpstream: -1}, "have to be above 0"},
 		{Config{Name: "p", MaxAge: -1}, "a duration is negative"},
 	} {
 		_, err := New(c.cfg, []discovery.Provider{newRegistry()}, nil, nil)

@@ -6,12 +6,14 @@
 //	pool.go       the exported Pool: parts, lifecycle, Answers
 //	writer.go     the writing goroutine: membership and verdicts in, states out
 //	member.go     one member: verdict to state, and the quarantines that only a look at all members shows
+//	steer.go      outliers, trials, growing shares, the pool in need
 //	publish.go    what readers get: forward targets, heads, the overlap of versions, ready answers
 //	refresh.go    when the cluster is asked, and what an outcome changes
 //	round.go      whom to ask and whom to believe; the rules for one answer are in package snapshot
 //	observe.go    brokers that no registry lists but whose versions count (dial_allow)
 //	forward.go    clients' requests: whom to ask next, shared flights; connections are in package upstream
 //	persist.go    what is kept in state_dir, and when; store.go has the file
+//	explain.go    which broker a client would get, and why
 //	report.go     status, readiness, alarms; metrics.go reads them for Prometheus
 package backends
 
@@ -90,12 +92,17 @@ type view struct {
 	// targets take new forwards; picker picks among them.
 	targets []target
 	picker  policy.Picker
-	// sticky are the addresses that connections may go on using: the targets, and those that drain.
-	sticky map[string]bool
+	// sticky are those that connections may go on using, by address: the targets, and those that drain.
+	sticky map[string]target
+	// need says that fewer than half of the members pass; reserve are those that do not, for when the targets have failed.
+	need    bool
+	reserve []target
 }
 
+// target is a member that forwards may go to; failing says that its probe fails.
 type target struct {
 	addr, rack string
+	failing    bool
 }
 
 // New makes a pool; it does nothing until Run but read its state file. Its metrics are registered with reg until Run
@@ -134,6 +141,8 @@ func newPool(cfg Config, providers []discovery.Provider, log *zap.Logger, reg pr
 		Check: func(ctx context.Context, _ string, c *upstream.Conn) error {
 			return checkCluster(ctx, c.RoundTrip, p.pinned())
 		},
+		// What comes after a client's bytes may be their doing; a connect and the check on it are not.
+		Connected: func(addr string, err error) { p.writer.outliers.Connected(addr, err == nil) },
 	})
 	p.refreshUp = upstream.New(upstream.Options{
 		MaxConns: 1, MaxTotal: maxRefreshConns, MaxAnswer: cfg.MaxAnswer, Idle: time.Minute, DialTimeout: dialTimeout, Dial: dial,

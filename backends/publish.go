@@ -10,34 +10,49 @@ import (
 
 // publish gives readers a new view; the parts that did not change are kept.
 func (w *writer) publish() {
-	v := view{generation: w.view.generation + 1, members: w.sorted, snapshot: w.cur, sticky: map[string]bool{}}
-	var forwardable []policy.Member
+	v := view{generation: w.view.generation + 1, members: w.sorted, snapshot: w.cur, sticky: map[string]target{}}
+	var serve, drain, rest []*member
 	var keep []string
 	for _, m := range w.sorted {
-		if !m.usable() {
+		switch {
+		case m.state == Serving, m.state == Trial:
+			serve = append(serve, m)
+		case m.state == Draining:
+			drain = append(drain, m)
+		case m.state == Ejected, m.state == Down && w.need && m.inst.Weight > 0:
+			rest = append(rest, m)
+		default:
 			continue
 		}
 		keep = append(keep, m.addr)
-		v.sticky[m.addr] = true
-		if m.state == Serving {
-			forwardable = append(forwardable, policy.Member{Addr: m.addr, NodeID: m.nodeID, Rack: w.rack(m), Weight: m.inst.Weight})
+		if m.usable() {
+			v.sticky[m.addr] = w.target(m)
 		}
-	}
-	if len(forwardable) == 0 { // better one that drains than none
-		for _, addr := range keep {
-			m := w.members[addr]
-			forwardable = append(forwardable, policy.Member{Addr: addr, NodeID: m.nodeID, Rack: w.rack(m)})
-		}
-	}
-	for _, f := range forwardable {
-		v.targets = append(v.targets, target{f.Addr, f.Rack})
-	}
-	v.picker = w.view.picker
-	if v.picker == nil || !slices.Equal(forwardable, w.forwardable) {
-		w.forwardable, v.picker = forwardable, policy.Build(w.p.cfg.Policy, forwardable, policy.Options{}, w.view.picker)
 	}
 	w.p.forwardUp.Keep(keep)
 	w.p.refreshUp.Keep(keep)
+	// Better one that drains than none, and better one that fails its probe.
+	for _, take := range []*[]*member{&drain, &rest} {
+		if len(serve) == 0 {
+			serve, *take = *take, nil
+		}
+	}
+	forwardable := make([]policy.Member, 0, len(serve))
+	for _, m := range serve {
+		forwardable = append(forwardable, policy.Member{
+			Addr: m.addr, NodeID: m.nodeID, Rack: w.rack(m), Weight: m.inst.Weight, Load: w.p.forwardUp.Load(m.addr), Part: m.part,
+		})
+		v.targets = append(v.targets, w.target(m))
+	}
+	if w.need {
+		for _, m := range rest {
+			v.reserve = append(v.reserve, w.target(m))
+		}
+	}
+	v.need, v.picker = w.need, w.view.picker
+	if v.picker == nil || !slices.Equal(forwardable, w.forwardable) {
+		w.forwardable, v.picker = forwardable, policy.Build(w.p.cfg.Policy, forwardable, w.options(), w.view.picker)
+	}
 	w.answers(&v)
 	for _, m := range w.sorted {
 		w.showMember(m)
@@ -46,6 +61,15 @@ func (w *writer) publish() {
 	w.p.view.Store(&v)
 	w.showReport()
 	w.observe()
+}
+
+// options are what holds whatever the policy.
+func (w *writer) options() policy.Options {
+	return policy.Options{Zone: w.p.cfg.Zone, Full: w.p.cfg.MaxUpstream}
+}
+
+func (w *writer) target(m *member) target {
+	return target{addr: m.addr, rack: w.rack(m), failing: m.state == Down}
 }
 
 // lists says whether the snapshot lists a node id.
@@ -74,7 +98,7 @@ func (w *writer) answers(v *view) {
 	sameHeads := slices.Equal(heads, w.heads)
 	if !sameHeads {
 		w.heads = heads
-		w.headPicker = policy.Build(w.p.cfg.Policy, heads, policy.Options{}, w.headPicker)
+		w.headPicker = policy.Build(w.p.cfg.Heads, heads, w.options(), w.headPicker)
 	}
 	v.apis = apis
 	if w.set != nil && sameHeads && w.set.Snapshot() == w.cur && snapshot.SameAPIs(apis, w.apis) &&
@@ -121,8 +145,14 @@ func (w *writer) listedHeads() []policy.Member {
 			continue
 		}
 		known[m.nodeID] = true
-		if m.state == Serving && w.lists(m.nodeID) {
-			heads = append(heads, policy.Member{Addr: m.addr, NodeID: m.nodeID, Rack: w.rack(m), Weight: m.inst.Weight})
+		if (m.state == Serving || m.state == Trial) && w.lists(m.nodeID) {
+			h := policy.Member{
+				Addr: m.addr, NodeID: m.nodeID, Rack: w.rack(m), Weight: m.inst.Weight, Load: w.p.forwardUp.Load(m.addr),
+			}
+			if m.state == Trial {
+				h.Part = m.part // a share that grows is for forwards: a broker that is just up leads its partitions anyway
+			}
+			heads = append(heads, h)
 		}
 	}
 	if len(heads) > 0 {

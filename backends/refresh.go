@@ -70,13 +70,18 @@ func (w *writer) startRefresh(ctx context.Context) (wait time.Duration, due bool
 	return 0, false
 }
 
-// askees are the members that may be asked, those that serve before those that drain, each round another one first.
+// askees are the members that may be asked: those that serve before those that drain, those before the ones that do badly,
+// and in need, last, those whose probes fail; each round another one first.
 func (w *writer) askees() []askee {
 	var all []askee
-	for _, want := range []State{Serving, Draining} {
+	states := []State{Serving, Trial, Draining, Ejected}
+	if w.need {
+		states = append(states, Down)
+	}
+	for _, want := range states {
 		var some []askee
 		for _, m := range w.sorted {
-			if m.state == want && m.apis != nil {
+			if m.state == want && m.apis != nil && (want != Down || m.inst.Weight > 0) {
 				some = append(some, askee{m.addr, m.apis})
 			}
 		}

@@ -92,6 +92,16 @@ func (w *writer) showMember(m *member) {
 		State: string(m.state), Reason: string(m.reason), Detail: m.detail, Since: m.since,
 		Forwardable: m.usable(), Listed: w.lists(m.nodeID),
 	}
+	if m.passing() {
+		o := w.outliers.Get(m.addr)
+		s.Until, s.Ejections = o.Until, o.Times
+	}
+	if m.state == Serving || m.state == Trial {
+		s.SharePercent = 100
+		if m.part != nil {
+			s.SharePercent = 100 * float64(m.part.Load()) / wholePart
+		}
+	}
 	if !m.verdict.At.IsZero() {
 		s.LastProbe = "ok"
 		if !m.verdict.Passed() {
@@ -106,7 +116,7 @@ func (w *writer) showMember(m *member) {
 func (p *Pool) Status() Status {
 	v, r := p.view.Load(), p.report.Load()
 	s := Status{
-		Pool: p.cfg.Name, Standby: p.cfg.Standby, Policy: p.cfg.Policy,
+		Pool: p.cfg.Name, Standby: p.cfg.Standby, Policy: p.cfg.Policy, Heads: p.cfg.Heads, Zone: p.cfg.Zone, InNeed: v.need,
 		ClusterID: r.clusterID, ClusterIDFrom: r.pinnedBy,
 		Members:  make([]MemberStatus, 0, len(v.members)),
 		Snapshot: p.snapshotStatus(v, r),
@@ -121,6 +131,7 @@ func (p *Pool) Status() Status {
 		s.Forwards.Connections += ms.Connections
 	}
 	s.Forwards.Waiting, s.Forwards.Shared = p.forwardUp.Waiting(), p.forwards.shared.Load()
+	s.Forwards.ToFailing = p.forwards.needed.Load()
 	ws := p.watcher.Status()
 	s.Held = ws.Held
 	s.Discovery = make([]DiscoveryStatus, 0, len(ws.Providers))
@@ -188,14 +199,15 @@ func why(v *view, r *report) string {
 		s := m.status.Load()
 		states[State(s.State)] = append(states[State(s.State)], fmt.Sprintf("%s %s", s.Broker, s.Reason))
 	}
+	usable := len(states[Serving]) + len(states[Trial]) + len(states[Draining])
 	switch {
 	case len(v.members) == 0:
 		return "no registry has told of a broker yet"
 	case r.disagreement != "" && r.clusterID == "":
 		return "the brokers do not agree on a cluster id: " + r.disagreement
-	case len(states[Unknown]) > 0 && len(states[Serving])+len(states[Draining]) == 0:
+	case len(states[Unknown]) > 0 && usable == 0:
 		return "the brokers are being probed"
-	case len(states[Serving])+len(states[Draining]) == 0:
+	case usable == 0:
 		return "no broker can be used: " + few(append(states[Quarantined], states[Down]...))
 	case r.refreshError != "":
 		return "no broker answers a refresh: " + r.refreshError
@@ -221,6 +233,9 @@ func alarms(s *Status, r *report) []string {
 		if m.State == string(Quarantined) {
 			out = append(out, fmt.Sprintf("%s is quarantined: %s: %s", m.Broker, m.Reason, m.Detail))
 		}
+	}
+	if s.InNeed {
+		out = append(out, "fewer than half of the brokers pass their probes: those that do not are asked too, when the others have failed")
 	}
 	if r.disagreement != "" {
 		out = append(out, "the brokers do not agree on a cluster id, set the pool's cluster_id: "+r.disagreement)

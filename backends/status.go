@@ -10,7 +10,10 @@ import (
 type Status struct {
 	Pool    string `json:"pool"`
 	Standby bool   `json:"standby,omitempty"`
-	Policy  string `json:"policy"`
+	// Policy is what forwards go by, Heads what a list's first broker goes by, Zone the rack that comes first.
+	Policy string `json:"policy"`
+	Heads  string `json:"heads"`
+	Zone   string `json:"zone,omitempty"`
 	// Ready says whether a client could bootstrap here; Reason is the first rule that fails, "" when ready.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
@@ -22,6 +25,9 @@ type Status struct {
 	Members   []MemberStatus    `json:"members"`
 	Snapshot  SnapshotStatus    `json:"snapshot"`
 	Discovery []DiscoveryStatus `json:"discovery"`
+	// InNeed says that fewer than half of the members pass their probes: those that do not are asked too, when the others
+	// have failed.
+	InNeed bool `json:"in_need,omitempty"`
 	// Held are members that no registry lists any more and that stay for now.
 	Held     []discovery.Held `json:"held,omitempty"`
 	Forwards ForwardStatus    `json:"forwards"`
@@ -41,11 +47,17 @@ type MemberStatus struct {
 	NodeID int32  `json:"node_id"`
 	Rack   string `json:"rack,omitempty"`
 	Weight int    `json:"weight"`
-	// State is unknown, serving, draining, down or quarantined; Reason is why it is not serving, in snake_case.
+	// State is unknown, serving, trial, ejected, draining, down or quarantined; Reason is why it is not serving, in
+	// snake_case.
 	State  string    `json:"state"`
 	Reason string    `json:"reason,omitempty"`
 	Detail string    `json:"detail,omitempty"`
 	Since  time.Time `json:"since"`
+	// Until is when an ejection ends; Ejections is how many are remembered.
+	Until     time.Time `json:"until,omitzero"`
+	Ejections int       `json:"ejections,omitempty"`
+	// SharePercent is how much of its share of forwards it gets, below 100 on trial and after a return.
+	SharePercent float64 `json:"share_percent"`
 	// LastProbe is the last probe's outcome: "ok" or its reason; LastProbeMS its duration.
 	LastProbe   string  `json:"last_probe,omitempty"`
 	LastProbeMS float64 `json:"last_probe_ms,omitempty"`
@@ -103,4 +115,6 @@ type ForwardStatus struct {
 	Waiting     int    `json:"waiting"`
 	Connections int    `json:"connections"`
 	Shared      uint64 `json:"shared"`
+	// ToFailing counts those that went to a broker whose probe fails, for want of a better one.
+	ToFailing uint64 `json:"to_failing"`
 }

@@ -23,6 +23,9 @@ const (
 	housekeeping = time.Second
 	// A large pool's broker list is asked for at every listEvery-th probe only.
 	largePool, listEvery = 100, 6
+	// debounce is the least time between two views, and four times what making one takes if that is more: in a storm of
+	// changes a large pool must not do nothing else.
+	debounce = 20 * time.Millisecond
 	// maxBatch bounds the events that are taken together before the view is published.
 	maxBatch = 256
 )
@@ -43,6 +46,11 @@ type writer struct {
 	settleBy time.Time
 	// observed are the brokers outside the registry whose tables count, by node id.
 	observed map[int32]*observed
+
+	// Who of them does badly: peers are those that are compared, need says that fewer than half of them pass.
+	outliers *healthcheck.Outliers
+	peers    []healthcheck.Peer
+	need     bool
 
 	// What the cluster looks like.
 	clusterID  string
@@ -77,6 +85,10 @@ func newWriter(p *Pool) *writer {
 		clusterID: p.cfg.ClusterID,
 		report:    report{maxAge: p.cfg.MaxAge},
 	}
+	w.outliers = healthcheck.NewOutliers(healthcheck.OutlierConfig{
+		Method: healthcheck.Method(p.cfg.Outliers.Method), K: p.cfg.Outliers.Deviations, MinSamples: p.cfg.Outliers.MinSamples,
+		Floor: p.cfg.Outliers.Floor, Eject: p.cfg.Outliers.Eject, MaxEject: p.cfg.Outliers.MaxEject,
+	})
 	w.refresh.asker = &refresher{now: p.parts.now, seen: map[string]seen{}, send: func(ctx context.Context, addr string, frame []byte) ([]byte, error) {
 		return p.refreshUp.Do(ctx, addr, frame, true)
 	}}
@@ -94,8 +106,12 @@ func (w *writer) run(ctx context.Context) error {
 	defer tick.Stop()
 	refresh := time.NewTimer(0)
 	defer refresh.Stop()
+	// Changes that come fast are considered together: the first at once, the others at most a debounce later.
+	settled := time.NewTimer(0)
+	defer settled.Stop()
+	var next time.Time
+	cause := ""
 	for {
-		cause := ""
 		select {
 		case <-ctx.Done():
 			close(w.done)
@@ -106,16 +122,23 @@ func (w *writer) run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				continue // the scheduler may have stopped already
 			}
-			cause = w.handle(e)
+			cause = cmp.Or(w.handle(e), cause)
 			for n := 1; n < maxBatch && len(w.events) > 0; n++ {
 				cause = cmp.Or(w.handle(<-w.events), cause)
 			}
 		case <-refresh.C:
+		case <-settled.C:
 		case <-tick.C:
-			cause = w.housekeep()
+			cause = cmp.Or(w.housekeep(), cause)
 		}
-		if cause != "" {
-			w.reconsider(cause)
+		if begun := time.Now(); cause != "" {
+			if wait := next.Sub(begun); wait > 0 {
+				settled.Reset(wait)
+			} else {
+				w.reconsider(cause)
+				cause = ""
+				next = time.Now().Add(max(debounce, 4*time.Since(begun)))
+			}
 		}
 		if wait, due := w.startRefresh(ctx); due {
 			refresh.Reset(wait)
@@ -129,6 +152,9 @@ func (w *writer) housekeep() (cause string) {
 	w.p.refreshUp.Sweep()
 	w.noteAge()
 	w.save()
+	if cause := w.judge(); cause != "" {
+		return cause
+	}
 	if w.clusterID == "" || w.cur == nil {
 		return "start" // time may have settled what probes have not
 	}
@@ -168,6 +194,7 @@ func (w *writer) membership(v discovery.View) {
 		}
 		if m == nil {
 			m = newMember(inst)
+			w.outliers.Add(addr, m.since)
 		}
 		m.inst = inst
 		if m.checker == nil {
@@ -179,6 +206,7 @@ func (w *writer) membership(v discovery.View) {
 	for addr := range old {
 		if w.members[addr] == nil {
 			w.p.scheduler.Remove(addr)
+			w.outliers.Forget(addr)
 		}
 	}
 	w.store.dirty = true
@@ -212,6 +240,7 @@ func (w *writer) watch(m *member) {
 // probed takes a verdict over a member, or over a broker that only is observed.
 func (w *writer) probed(e healthcheck.Event) string {
 	if m := w.members[e.Target]; m != nil && m.checker == e.Checker {
+		w.outliers.Probed(m.addr, e.Verdict)
 		changed := m.heard(e, w.clusterID)
 		if !changed && w.clusterID != "" {
 			w.showMember(m)
@@ -235,6 +264,7 @@ func (w *writer) reconsider(cause string) {
 		m.state, m.reason, m.detail = m.judge(w.clusterID)
 	}
 	crossExamine(w.sorted, w.cur)
+	w.steer(was)
 	for i, m := range w.sorted {
 		if m.state != was[i] {
 			m.since = time.Now()
@@ -249,7 +279,7 @@ func (w *writer) logState(m *member, was State, cause string) {
 	switch {
 	case m.state == Quarantined:
 		log = w.p.log.Error
-	case m.state == Down:
+	case m.state == Down, m.state == Ejected:
 		log = w.p.log.Warn
 	}
 	log(fmt.Sprintf("~ %s: %s -> %s", m.addr, was, m.state), zap.String("cause", cause), zap.String("reason", string(m.reason)),

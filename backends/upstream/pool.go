@@ -30,6 +30,8 @@ type Options struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Check, if any, is run on each new connection before its first request; an error closes it.
 	Check func(ctx context.Context, addr string, c *Conn) error
+	// Connected, if any, is told of each attempt to connect, the check included, that the broker had its time for.
+	Connected func(addr string, err error)
 }
 
 // What a request can fail with before it is sent.
@@ -64,6 +66,8 @@ type broker struct {
 	slots    chan struct{} // one token for each connection in use
 	gone     chan struct{} // closed when the broker is no longer kept
 	inflight atomic.Int64
+	// load counts those in flight and those that wait for a slot.
+	load *atomic.Int64
 
 	idle []*Conn // last used last
 	open int     // connections open or being opened
@@ -111,7 +115,7 @@ func (p *Pool) Keep(addrs []string) {
 	for addr := range keep {
 		if p.brokers[addr] == nil && !p.closed {
 			p.brokers[addr] = &broker{
-				addr: addr, slots: make(chan struct{}, p.o.MaxConns), gone: make(chan struct{}),
+				addr: addr, slots: make(chan struct{}, p.o.MaxConns), gone: make(chan struct{}), load: new(atomic.Int64),
 			}
 		}
 	}
@@ -173,6 +177,8 @@ func (p *Pool) Do(ctx context.Context, addr string, frame []byte, resend bool) (
 	if b == nil {
 		return nil, &NotSentError{fmt.Errorf("%s: %w", addr, ErrUnregistered)}
 	}
+	b.load.Add(1)
+	defer b.load.Add(-1)
 	if err := p.acquire(ctx, b); err != nil {
 		return nil, &NotSentError{fmt.Errorf("%s: %w", addr, err)}
 	}
@@ -273,6 +279,10 @@ func (p *Pool) dial(ctx context.Context, b *broker) (*Conn, error) {
 	if err != nil {
 		p.forget(b)
 	}
+	// A client that goes, or that had little time left, says nothing about the broker.
+	if p.o.Connected != nil && (err == nil || ctx.Err() == nil) {
+		p.o.Connected(b.addr, err)
+	}
 	return c, err
 }
 
@@ -351,6 +361,15 @@ func (p *Pool) InFlight(addr string) int {
 		return int(b.inflight.Load())
 	}
 	return 0
+}
+
+// Load returns the counter of the requests that wait for an answer of the broker at addr or for a connection to it; it is
+// the same one as long as the broker is kept. nil when it is not.
+func (p *Pool) Load(addr string) *atomic.Int64 {
+	if b := p.broker(addr); b != nil {
+		return b.load
+	}
+	return nil
 }
 
 // Conns returns how many connections to the broker at addr are open or being opened.

@@ -65,6 +65,7 @@ type Pool struct {
 	Balancer  Balancer  `yaml:"balancer"`
 	Metadata  Metadata  `yaml:"metadata"`
 	// DialAllow are networks that kvip may dial besides the registered addresses: brokers that Metadata lists and no
+	Outliers  Outliers  `yaml:"outliers"`
 	// registry does are asked for their versions only if they are in one of them.
 	DialAllow []netip.Prefix `yaml:"dial_allow"`
 	// MaxUpstream is the most connections for forwarded requests to one broker.
@@ -85,7 +86,31 @@ type Health struct {
 type Balancer struct {
 	Policy string `yaml:"policy"`
 }
+	// Policy is what forwards go by, Heads what the first broker of a list goes by: the policy, if it is not named, or
+	// round-robin for the ring (docs/adr/0005).
 
+	Heads  string `yaml:"heads"`
+	// Zone is the rack whose members come first as long as they carry the load.
+	Zone string `yaml:"zone"`
+	// SlowStart is how long the share of forwards of a member that comes back takes to grow; 0: no time.
+	SlowStart time.Duration `yaml:"slow_start"`
+}
+
+// settle fills in what the file leaves open.
+func (b *Balancer) settle() { b.Heads = backends.HeadsOf(b.Policy, b.Heads) }
+
+// Outliers says which members are ejected because they do much worse than the others.
+type Outliers struct {
+	// Method is iqr (beyond Q3 + 1.5 IQR), stddev (beyond the mean + Deviations standard deviations) or off. Pools of fewer
+	// than 5 go by three times the median instead.
+	Method     string  `yaml:"method"`
+	Deviations float64 `yaml:"deviations"`
+	// MinSamples is how many probes a member is judged by at least, Floor the latency below which nobody is an outlier.
+	MinSamples int           `yaml:"min_samples"`
+	Floor      time.Duration `yaml:"floor"`
+	// Eject is how long a first ejection lasts, each further one as much longer, up to MaxEject.
+	Eject    time.Duration `yaml:"eject"`
+	MaxEject time.Duration `yaml:"max_eject"`
 // Metadata is how old local answers may be.
 type Metadata struct {
 	// MaxAge is the age at which a snapshot is refreshed while a broker answers, MaxStale the age at which the last
@@ -189,7 +214,8 @@ func DefaultPool() Pool {
 	d := backends.DefaultConfig()
 	return Pool{
 		Health:      Health(d.Health),
-		Balancer:    Balancer{Policy: d.Policy},
+		Balancer:    Balancer{Policy: d.Policy, SlowStart: d.SlowStart},
+		Outliers:    Outliers(d.Outliers),
 		Metadata:    Metadata{MaxAge: d.MaxAge, MaxStale: d.MaxStale},
 		MaxUpstream: d.MaxUpstream,
 	}

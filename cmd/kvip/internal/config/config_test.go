@@ -87,7 +87,7 @@ func TestContractExample(t *testing.T) {
 	}
 	want := Defaults()
 	want.Pools = []Pool{DefaultPool()}
-	want.Pools[0].Name = "orders"
+	want.Pools[0].Name, want.Pools[0].Balancer.Heads = "orders", "round-robin"
 	want.Pools[0].Discovery = Discovery{{
 		SourceKeys: SourceKeys{Type: "consul", ShrinkHold: time.Minute},
 		Provider:   &provider.ConsulConfig{Type: "consul", Service: "kafka-orders", Tags: []string{}},

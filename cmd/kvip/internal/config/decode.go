@@ -360,6 +360,13 @@ func (d *decoder) decodeScalar(path string, n ast.Node, v reflect.Value) {
 			return
 		}
 		v.SetBool(b.Value)
+	case reflect.Float64:
+		f, err := strconv.ParseFloat(text, 64)
+		if !ok || n.Type() != ast.IntegerType && n.Type() != ast.FloatType || err != nil {
+			d.fault(path, first(n), quote(first(n).Value)+" is not a number", "write digits, with a point where needed: 1.9")
+			return
+		}
+		v.SetFloat(f)
 	case reflect.Int, reflect.Int32:
 		i, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 32)
 		if !ok || n.Type() != ast.IntegerType || err != nil {

@@ -55,6 +55,9 @@ func Parse(name string, src []byte) (*Config, Faults) {
 	if cfg != nil {
 		v := &validator{decoder: d, cfg: cfg}
 		v.validate()
+		for i := range cfg.Pools {
+			cfg.Pools[i].Balancer.settle()
+		}
 	}
 	faults := d.faults.sorted()
 	if faults.Errors() > 0 {

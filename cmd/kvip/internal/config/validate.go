@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/kvip/kvip/backends/policy"
+	"github.com/kvip/kvip/healthcheck"
 )
 
 // validator holds the rules about values. Each rule names a key's path; a key whose fault has been told already is left
@@ -68,7 +69,8 @@ func (v *validator) pools() {
 		v.name(path, "pool", p.Name, i, names)
 		v.discovery(path, p.Discovery)
 		v.health(path+".health", p.Health)
-		v.choice(path+".balancer.policy", p.Balancer.Policy, policies())
+		v.balancer(path+".balancer", p.Balancer)
+		v.outliers(path+".outliers", p.Outliers)
 		v.between(path+".metadata.max_age", p.Metadata.MaxAge, 50*time.Millisecond, time.Hour)
 		v.between(path+".metadata.max_stale", p.Metadata.MaxStale, time.Second, 24*time.Hour)
 		if p.Metadata.MaxStale < p.Metadata.MaxAge {
@@ -104,6 +106,32 @@ func (v *validator) network(path string, n netip.Prefix) {
 	case n.Addr().Is4In6():
 		if n.Bits() >= 96 {
 			v.error(path, n.String()+" is an IPv4 network in IPv6 clothes", fmt.Sprintf("write %s", netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96).Masked()))
+func (v *validator) balancer(path string, b Balancer) {
+	v.choice(path+".policy", b.Policy, policies())
+	if b.Heads != "" {
+		v.choice(path+".heads", b.Heads, policies())
+	}
+	v.between(path+".slow_start", b.SlowStart, 0, time.Hour)
+}
+
+func (v *validator) outliers(path string, o Outliers) {
+	methods := make([]string, 0, len(healthcheck.Methods))
+	for _, m := range healthcheck.Methods {
+		methods = append(methods, string(m))
+	}
+	v.choice(path+".method", o.Method, methods)
+	if o.Deviations < 1 || o.Deviations > 10 {
+		v.error(path+".deviations", fmt.Sprintf("%g is out of range", o.Deviations), "between 1 and 10; 1.9 is usual")
+	}
+	v.count(path+".min_samples", o.MinSamples, 2, 10)
+	v.between(path+".floor", o.Floor, time.Millisecond, time.Minute)
+	v.between(path+".eject", o.Eject, time.Second, 24*time.Hour)
+	v.between(path+".max_eject", o.MaxEject, time.Second, 24*time.Hour)
+	if o.MaxEject < o.Eject {
+		v.error(path+".max_eject", fmt.Sprintf("max_eject %s is shorter than eject %s", o.MaxEject, o.Eject), "make max_eject the longer one")
+	}
+}
+
 		} else {
 			v.error(path, n.String()+" covers every address", "write the IPv4 network itself, like 10.0.0.0/8")
 		}

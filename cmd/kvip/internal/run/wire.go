@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,6 +150,10 @@ func (p *process) buildVIP(c config.VIP, connections int) (*vip, error) {
 		ForwardWrites: c.Forward.Writes,
 		MaxConns:      connections,
 		Limits:        limits,
+		Heads:        c.Balancer.Heads,
+		Zone:         c.Balancer.Zone,
+		SlowStart:    cmp.Or(c.Balancer.SlowStart, -1), // 0 would mean the default
+		Outliers:     backends.Outliers(c.Outliers),
 	}, v.pool, p.log.Named("vip"), p.registry)
 	v.server = server
 	return v, err
