@@ -502,7 +502,7 @@ func FuzzConsulAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, said string) {
 		body = said
 		c := p.(*consul)
-		entries, _, err := c.health.Service("kafka", "", false, nil)
+		entries, _, err := c.client.Health().Service("kafka", "", false, nil)
 		if err != nil {
 			return
 		}

@@ -44,6 +44,16 @@ func (d Discovery) ShrinkHold() time.Duration {
 	return hold
 }
 
+// Consul returns the first source that is a Consul service, nil when none is.
+func (d Discovery) Consul() *provider.ConsulConfig {
+	for _, s := range d {
+		if c, ok := s.Provider.(*provider.ConsulConfig); ok {
+			return c
+		}
+	}
+	return nil
+}
+
 // decodeNode takes one source or a list of them.
 func (d *Discovery) decodeNode(dec *decoder, path string, n ast.Node) {
 	if list, ok := n.(*ast.SequenceNode); ok {

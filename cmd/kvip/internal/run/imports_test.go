@@ -51,7 +51,7 @@ var onlyIn = []struct {
 	files   []string
 }{
 	{"github.com/panjf2000/gnet/v2", []string{"protocol/front/*.go", "loadtest/floor/*.go"}},
-	{"github.com/hashicorp/consul/api", []string{"discovery/provider/consul.go"}},
+	{"github.com/hashicorp/consul/api", []string{"discovery/provider/consul*.go"}},
 }
 
 // goPackage is what the test needs of go list's answer.

@@ -16,6 +16,7 @@ import (
 	"github.com/kvip/kvip/backends"
 	"github.com/kvip/kvip/cmd/kvip/internal/admin"
 	"github.com/kvip/kvip/cmd/kvip/internal/config"
+	"github.com/kvip/kvip/discovery/provider"
 )
 
 // Options are what Serve needs besides a configuration.
@@ -38,6 +39,9 @@ var ErrForced = errors.New("told to stop a second time: connections are cut")
 // stopTimeout bounds each part's stop, after the drain.
 const stopTimeout = 5 * time.Second
 
+// unlistTimeout bounds how long a kvip that leaves waits for Consul.
+const unlistTimeout = 3 * time.Second
+
 // readinessInterval is how often the watcher looks whether a client could bootstrap.
 const readinessInterval = 100 * time.Millisecond
 
@@ -56,6 +60,8 @@ type process struct {
 	pools    []*backends.Pool // as in cfg.Pools
 	vips     []*vip           // as in cfg.VIPs
 	admin    *admin.Server
+	// register keeps the VIPs listed in Consul; nil when the configuration does not want it.
+	register *provider.SelfRegistration
 	budget   budget
 	// poolReserve is the pools' part of the budget's reserve.
 	poolReserve int
@@ -108,6 +114,7 @@ func (p *process) live() error {
 	p.draining.Store(true)
 	p.leave()
 	p.notify(daemon.SdNotifyStopping)
+	p.unlist()
 	if failure == nil {
 		p.drain()
 	}
@@ -118,6 +125,16 @@ func (p *process) live() error {
 	}
 	p.log.Info("kvip has left")
 	return nil
+}
+
+// unlist takes the VIPs out of Consul before anything else changes for clients.
+func (p *process) unlist() {
+	if p.register == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), unlistTimeout)
+	defer cancel()
+	p.register.Leave(ctx)
 }
 
 // drain lets clients go: /readyz is red already; after the grace newcomers are reset, what is in flight is answered, and

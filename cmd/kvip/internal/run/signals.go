@@ -94,6 +94,7 @@ func differences(a, b *config.Config) []string {
 	add("admin", a.Admin, b.Admin)
 	add("state_dir", a.StateDir, b.StateDir)
 	add("consul", a.Consul, b.Consul)
+	add("register", a.Register, b.Register)
 	add("drain", a.Drain, b.Drain)
 	pools, vips := map[string][2]any{}, map[string][2]any{}
 	for i, c := range []*config.Config{a, b} {
