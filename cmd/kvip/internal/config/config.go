@@ -22,11 +22,9 @@ type Config struct {
 	StateDir string `yaml:"state_dir"`
 	// Consul is the agent that the pools' consul discovery asks.
 	Consul provider.ConsulSettings `yaml:"consul"`
-	// Register makes kvip itself a service of that agent.
-	Register provider.RegisterConfig `yaml:"register"`
-	Drain    Drain                   `yaml:"drain"`
-	Pools    []Pool                  `yaml:"pools"`
-	VIPs     []VIP                   `yaml:"vips"`
+	Drain  Drain                   `yaml:"drain"`
+	Pools  []Pool                  `yaml:"pools"`
+	VIPs   []VIP                   `yaml:"vips"`
 }
 
 // Log says what is logged, to standard error, and how.
@@ -65,9 +63,9 @@ type Pool struct {
 	Discovery Discovery `yaml:"discovery"`
 	Health    Health    `yaml:"health"`
 	Balancer  Balancer  `yaml:"balancer"`
+	Outliers  Outliers  `yaml:"outliers"`
 	Metadata  Metadata  `yaml:"metadata"`
 	// DialAllow are networks that kvip may dial besides the registered addresses: brokers that Metadata lists and no
-	Outliers  Outliers  `yaml:"outliers"`
 	// registry does are asked for their versions only if they are in one of them.
 	DialAllow []netip.Prefix `yaml:"dial_allow"`
 	// MaxUpstream is the most connections for forwarded requests to one broker.
@@ -86,11 +84,9 @@ type Health struct {
 
 // Balancer picks the member that heads a broker list or gets a forwarded request.
 type Balancer struct {
-	Policy string `yaml:"policy"`
-}
 	// Policy is what forwards go by, Heads what the first broker of a list goes by: the policy, if it is not named, or
 	// round-robin for the ring (docs/adr/0005).
-
+	Policy string `yaml:"policy"`
 	Heads  string `yaml:"heads"`
 	// Zone is the rack whose members come first as long as they carry the load.
 	Zone string `yaml:"zone"`
@@ -113,6 +109,8 @@ type Outliers struct {
 	// Eject is how long a first ejection lasts, each further one as much longer, up to MaxEject.
 	Eject    time.Duration `yaml:"eject"`
 	MaxEject time.Duration `yaml:"max_eject"`
+}
+
 // Metadata is how old local answers may be.
 type Metadata struct {
 	// MaxAge is the age at which a snapshot is refreshed while a broker answers, MaxStale the age at which the last
@@ -207,7 +205,6 @@ func Defaults() Config {
 		Admin:    Admin{Listen: "127.0.0.1:9644"},
 		StateDir: "/var/lib/kvip",
 		Consul:   provider.ConsulSettings{Address: "127.0.0.1:8500"},
-		Register: provider.DefaultRegister(),
 		Drain:    Drain{Timeout: 10 * time.Second},
 	}
 }

@@ -47,12 +47,6 @@ func (v *validator) validate() {
 		v.warn("state_dir", "state_dir is relative: where it is depends on where kvip is started", "write a path from /")
 	}
 	v.fieldErrors("consul", v.cfg.Consul.Validate())
-	v.fieldErrors("register", v.cfg.Register.Validate())
-	for i, vip := range v.cfg.VIPs {
-		if _, port, err := net.SplitHostPort(vip.Listen); v.cfg.Register.Service != "" && err == nil && port == "0" {
-			v.error(fmt.Sprintf("vips[%d].listen", i), "a VIP on a port of the system's choice would be registered anew under another name at every start", "write a port, or leave register out")
-		}
-	}
 	v.between("drain.grace", v.cfg.Drain.Grace, 0, time.Hour)
 	v.between("drain.timeout", v.cfg.Drain.Timeout, 100*time.Millisecond, time.Hour)
 	v.pools()
@@ -106,12 +100,6 @@ func (v *validator) health(path string, h Health) {
 	v.count(path+".fall", h.Fall, 1, 100)
 }
 
-func (v *validator) network(path string, n netip.Prefix) {
-	switch {
-	case !n.IsValid():
-	case n.Addr().Is4In6():
-		if n.Bits() >= 96 {
-			v.error(path, n.String()+" is an IPv4 network in IPv6 clothes", fmt.Sprintf("write %s", netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96).Masked()))
 func (v *validator) balancer(path string, b Balancer) {
 	v.choice(path+".policy", b.Policy, policies())
 	if b.Heads != "" {
@@ -138,6 +126,12 @@ func (v *validator) outliers(path string, o Outliers) {
 	}
 }
 
+func (v *validator) network(path string, n netip.Prefix) {
+	switch {
+	case !n.IsValid():
+	case n.Addr().Is4In6():
+		if n.Bits() >= 96 {
+			v.error(path, n.String()+" is an IPv4 network in IPv6 clothes", fmt.Sprintf("write %s", netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96).Masked()))
 		} else {
 			v.error(path, n.String()+" covers every address", "write the IPv4 network itself, like 10.0.0.0/8")
 		}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"syscall"
@@ -52,26 +51,6 @@ func (p *process) build() error {
 			return err
 		}
 		p.vips = append(p.vips, v)
-	}
-	return p.buildRegister()
-}
-
-// buildRegister makes the registration of the VIPs, if the configuration wants it.
-func (p *process) buildRegister() error {
-	if p.cfg.Register.Service == "" {
-		return nil
-	}
-	var entries []provider.SelfEntry
-	for _, v := range p.vips {
-		entries = append(entries, provider.SelfEntry{
-			Name: v.cfg.Name, Pool: v.cfg.Pool, Listen: v.server.Addr,
-			Ready: func() (bool, string) { s := v.status(); return s.Ready, s.Reason },
-		})
-	}
-	var err error
-	p.register, err = provider.NewSelfRegistration(p.cfg.Register, provider.Deps{Consul: p.cfg.Consul, Log: p.log.Named("register")}, entries)
-	if err != nil {
-		return fmt.Errorf("register: %w", err)
 	}
 	return nil
 }
@@ -136,20 +115,16 @@ func (p *process) buildPool(c config.Pool, maxUpstream int) (*backends.Pool, err
 		}
 		providers = append(providers, prov)
 	}
-	// Where brokers are registered in Consul, operators' orders are there, too.
-	if c.Discovery.Consul() != nil {
-		orders, err := provider.NewConsulOrders(c.Name, filepath.Join(p.cfg.StateDir, c.Name+".orders.json"), provider.Deps{Consul: p.cfg.Consul, Log: log})
-		if err != nil {
-			return nil, fmt.Errorf("discovery: orders: %w", err)
-		}
-		providers = append(providers, orders)
-	}
 	return backends.New(backends.Config{
 		Name:         c.Name,
 		ClusterID:    c.ClusterID,
 		Standby:      c.Standby,
 		Health:       backends.Health(c.Health),
 		Policy:       c.Balancer.Policy,
+		Heads:        c.Balancer.Heads,
+		Zone:         c.Balancer.Zone,
+		SlowStart:    cmp.Or(c.Balancer.SlowStart, -1), // 0 would mean the default
+		Outliers:     backends.Outliers(c.Outliers),
 		MaxAge:       c.Metadata.MaxAge,
 		MaxStale:     c.Metadata.MaxStale,
 		ShrinkHold:   c.Discovery.ShrinkHold(),
@@ -179,10 +154,6 @@ func (p *process) buildVIP(c config.VIP, connections int) (*vip, error) {
 		ForwardWrites: c.Forward.Writes,
 		MaxConns:      connections,
 		Limits:        limits,
-		Heads:        c.Balancer.Heads,
-		Zone:         c.Balancer.Zone,
-		SlowStart:    cmp.Or(c.Balancer.SlowStart, -1), // 0 would mean the default
-		Outliers:     backends.Outliers(c.Outliers),
 	}, v.pool, p.log.Named("vip"), p.registry)
 	v.server = server
 	return v, err
@@ -215,9 +186,6 @@ func (p *process) services() []*service {
 			run:   func(context.Context) error { return v.server.Run() },
 			stop:  v.server.Stop,
 		})
-	}
-	if p.register != nil {
-		all = append(all, &service{name: "register", run: p.register.Run})
 	}
 	return append(all, &service{name: "readiness", run: p.watchReadiness})
 }
