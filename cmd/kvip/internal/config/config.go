@@ -22,9 +22,11 @@ type Config struct {
 	StateDir string `yaml:"state_dir"`
 	// Consul is the agent that the pools' consul discovery asks.
 	Consul provider.ConsulSettings `yaml:"consul"`
-	Drain  Drain                   `yaml:"drain"`
-	Pools  []Pool                  `yaml:"pools"`
-	VIPs   []VIP                   `yaml:"vips"`
+	// Register makes kvip itself a service of that agent.
+	Register provider.RegisterConfig `yaml:"register"`
+	Drain    Drain                   `yaml:"drain"`
+	Pools    []Pool                  `yaml:"pools"`
+	VIPs     []VIP                   `yaml:"vips"`
 }
 
 // Log says what is logged, to standard error, and how.
@@ -205,6 +207,7 @@ func Defaults() Config {
 		Admin:    Admin{Listen: "127.0.0.1:9644"},
 		StateDir: "/var/lib/kvip",
 		Consul:   provider.ConsulSettings{Address: "127.0.0.1:8500"},
+		Register: provider.DefaultRegister(),
 		Drain:    Drain{Timeout: 10 * time.Second},
 	}
 }

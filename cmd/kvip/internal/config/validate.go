@@ -47,6 +47,12 @@ func (v *validator) validate() {
 		v.warn("state_dir", "state_dir is relative: where it is depends on where kvip is started", "write a path from /")
 	}
 	v.fieldErrors("consul", v.cfg.Consul.Validate())
+	v.fieldErrors("register", v.cfg.Register.Validate())
+	for i, vip := range v.cfg.VIPs {
+		if _, port, err := net.SplitHostPort(vip.Listen); v.cfg.Register.Service != "" && err == nil && port == "0" {
+			v.error(fmt.Sprintf("vips[%d].listen", i), "a VIP on a port of the system's choice would be registered anew under another name at every start", "write a port, or leave register out")
+		}
+	}
 	v.between("drain.grace", v.cfg.Drain.Grace, 0, time.Hour)
 	v.between("drain.timeout", v.cfg.Drain.Timeout, 100*time.Millisecond, time.Hour)
 	v.pools()

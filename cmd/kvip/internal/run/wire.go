@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"syscall"
@@ -51,6 +52,26 @@ func (p *process) build() error {
 			return err
 		}
 		p.vips = append(p.vips, v)
+	}
+	return p.buildRegister()
+}
+
+// buildRegister makes the registration of the VIPs, if the configuration wants it.
+func (p *process) buildRegister() error {
+	if p.cfg.Register.Service == "" {
+		return nil
+	}
+	var entries []provider.SelfEntry
+	for _, v := range p.vips {
+		entries = append(entries, provider.SelfEntry{
+			Name: v.cfg.Name, Pool: v.cfg.Pool, Listen: v.server.Addr,
+			Ready: func() (bool, string) { s := v.status(); return s.Ready, s.Reason },
+		})
+	}
+	var err error
+	p.register, err = provider.NewSelfRegistration(p.cfg.Register, provider.Deps{Consul: p.cfg.Consul, Log: p.log.Named("register")}, entries)
+	if err != nil {
+		return fmt.Errorf("register: %w", err)
 	}
 	return nil
 }
@@ -114,6 +135,14 @@ func (p *process) buildPool(c config.Pool, maxUpstream int) (*backends.Pool, err
 			return nil, fmt.Errorf("discovery %s: %w", source.Type, err)
 		}
 		providers = append(providers, prov)
+	}
+	// Where brokers are registered in Consul, operators' orders are there, too.
+	if c.Discovery.Consul() != nil {
+		orders, err := provider.NewConsulOrders(c.Name, filepath.Join(p.cfg.StateDir, c.Name+".orders.json"), provider.Deps{Consul: p.cfg.Consul, Log: log})
+		if err != nil {
+			return nil, fmt.Errorf("discovery: orders: %w", err)
+		}
+		providers = append(providers, orders)
 	}
 	return backends.New(backends.Config{
 		Name:         c.Name,
@@ -186,6 +215,9 @@ func (p *process) services() []*service {
 			run:   func(context.Context) error { return v.server.Run() },
 			stop:  v.server.Stop,
 		})
+	}
+	if p.register != nil {
+		all = append(all, &service{name: "register", run: p.register.Run})
 	}
 	return append(all, &service{name: "readiness", run: p.watchReadiness})
 }
