@@ -26,6 +26,7 @@ type commands struct {
 	Status   statusCommand   `cmd:"" help:"Show whether a running kvip is healthy, and if not, why."`
 	Probe    probeCommand    `cmd:"" help:"Run the checks of a pool's health probe against one broker, step by step."`
 	Loadtest loadtestCommand `cmd:"" help:"Load a bootstrap address with virtual clients, and check what they are told."`
+	Lab      labCommand      `cmd:"" help:"Run real Kafka, Consul and faulty peers on this machine until Ctrl-C, for tests and trials."`
 	Version  versionCommand  `cmd:"" help:"Show the version, and those of what it is built from."`
 }
 
