@@ -75,10 +75,11 @@ type world struct {
 	mu     sync.Mutex
 	builds []answer.Input
 	conns  map[string][]net.Conn
+	delays map[string]time.Duration
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, registry: newRegistry(), conns: map[string][]net.Conn{}}
+	return &world{t: t, registry: newRegistry(), conns: map[string][]net.Conn{}, delays: map[string]time.Duration{}}
 }
 
 // cluster starts a fake cluster of one broker a port, with node ids from 0.
@@ -139,12 +140,35 @@ func (w *world) start(cfg Config) *Pool {
 
 func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := w.net.DialContext(ctx, network, addr)
-	if err == nil {
-		w.mu.Lock()
-		w.conns[addr] = append(w.conns[addr], c)
-		w.mu.Unlock()
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	w.mu.Lock()
+	w.conns[addr] = append(w.conns[addr], c)
+	w.mu.Unlock()
+	return &delayed{c, w, addr}, nil
+}
+
+// delayed is a connection to a broker that may be slow.
+type delayed struct {
+	net.Conn
+	w    *world
+	addr string
+}
+
+func (d *delayed) Write(b []byte) (int, error) {
+	d.w.mu.Lock()
+	delay := d.w.delays[d.addr]
+	d.w.mu.Unlock()
+	time.Sleep(delay)
+	return d.Conn.Write(b)
+}
+
+// slow lets each request to a broker take so long from now on.
+func (w *world) slow(port int, delay time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.delays[addr(port)] = delay
 }
 
 // cut ends all connections to a broker, as its death would.
@@ -246,6 +270,19 @@ func find(w *world, port int) forward.Result {
 		r.Broker = addr(port)
 	}
 	w.pool.Forward(r)
+	return <-done
+}
+
+// findAs forwards a FindCoordinator for a new connection of that client.
+func findAs(w *world, client uint64) forward.Result {
+	w.t.Helper()
+	req := kmsg.NewPtrFindCoordinatorRequest()
+	req.Version, req.CoordinatorKey = 1, "group"
+	done := make(chan forward.Result, 1)
+	w.pool.Forward(&forward.Request{
+		Key: 10, Version: 1, Frame: formatter.AppendRequest(nil, req, 77), Retry: true, Ctx: context.Background(), Client: client,
+		Done: func(r forward.Result) { done <- r },
+	})
 	return <-done
 }
 

@@ -89,9 +89,13 @@ type view struct {
 	snapshot   *snapshot.Snapshot
 	apis       *snapshot.APIs
 	members    []*member
-	// targets take new forwards; picker picks among them.
-	targets []target
-	picker  policy.Picker
+	// targets take new forwards; picker picks among them. forwardable are the same as the policy knows them.
+	targets     []target
+	forwardable []policy.Member
+	picker      policy.Picker
+	// heads may head a broker list; headPicker picks among them.
+	heads      []policy.Member
+	headPicker policy.Picker
 	// sticky are those that connections may go on using, by address: the targets, and those that drain.
 	sticky map[string]target
 	// need says that fewer than half of the members pass; reserve are those that do not, for when the targets have failed.

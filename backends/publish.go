@@ -53,7 +53,9 @@ func (w *writer) publish() {
 	if v.picker == nil || !slices.Equal(forwardable, w.forwardable) {
 		w.forwardable, v.picker = forwardable, policy.Build(w.p.cfg.Policy, forwardable, w.options(), w.view.picker)
 	}
+	v.forwardable = w.forwardable
 	w.answers(&v)
+	v.heads, v.headPicker = w.heads, w.headPicker
 	for _, m := range w.sorted {
 		w.showMember(m)
 	}

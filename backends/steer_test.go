@@ -1,0 +1,191 @@
+package backends
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+var six = []int{9092, 9093, 9094, 9095, 9096, 9097}
+
+func TestASlowBrokerIsEjectedAndComesBackByTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.cluster("A", six)
+		p := w.up(Config{}, six...)
+		w.slow(9092, 150*time.Millisecond) // a probe is two requests
+		eventually(t, 15*time.Second, "ejected", func() bool { return w.states()[addr(9092)] == "ejected latency" })
+		for i := range 200 {
+			if r := findAs(w, uint64(i)<<32); r.Err != nil || r.Broker == addr(9092) {
+				t.Fatalf("a forward went to %s (%v)", r.Broker, r.Err)
+			}
+		}
+		if got, err := gathered(w, "kvip_backend_state{broker=localhost:9092,pool=orders,state=ejected}"); err != nil || got != 1 {
+			t.Errorf("the metric is %v (%v)", got, err)
+		}
+		if got := w.brokers(); !slices.Contains(got, 0) {
+			t.Errorf("lookups hide the broker: %v", got)
+		}
+		for _, in := range w.built()[len(w.built())-1:] {
+			if slices.Contains(in.Heads, 0) {
+				t.Error("it heads broker lists")
+			}
+		}
+		e := p.Explain(netip.MustParseAddrPort("192.0.2.1:0"))
+		if len(e.Skipped) != 1 || e.Skipped[0].Broker != addr(9092) || !strings.Contains(e.Skipped[0].Why, "300 ms") {
+			t.Errorf("the explanation: %+v", e)
+		}
+		w.slow(9092, 0)
+		eventually(t, 40*time.Second, "on trial", func() bool { return w.states()[addr(9092)] == "trial latency" })
+		to := 0
+		for i := range 3000 {
+			if r := findAs(w, uint64(i)*0x9e3779b97f4a7c15); r.Broker == addr(9092) {
+				to++
+			}
+		}
+		if to < 25 || to > 75 {
+			t.Errorf("on trial it got %d of 3000 forwards, want a tenth of a sixth", to)
+		}
+		eventually(t, 20*time.Second, "serving", func() bool { return w.states()[addr(9092)] == "serving" })
+		share := func() float64 { return p.Status().Members[0].SharePercent }
+		if got := share(); got > 20 {
+			t.Errorf("its share is %.0f%% at once", got)
+		}
+		eventually(t, 11*time.Second, "its whole share", func() bool { return share() == 100 })
+	})
+}
+
+// Forwards that fail count only when it is the connect that fails: what comes after a client's bytes may be their doing.
+func TestWhatAClientSendsEjectsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.cluster("A", six)
+		w.up(Config{}, six...)
+		// Every broker hangs up on this request, as on one that it cannot read.
+		c.ControlKey(10, func(kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			return nil, errors.New("cannot be read"), true
+		})
+		for range 100 {
+			for range 20 {
+				find(w, 9092)
+			}
+			time.Sleep(100 * time.Millisecond)
+			for broker, state := range w.states() {
+				if state != "serving" {
+					t.Fatalf("%s is %s", broker, state)
+				}
+			}
+		}
+	})
+}
+
+func TestABrokerThatIsNewToAServingPoolStartsSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.cluster("A", six)
+		p := w.up(Config{}, 9092, 9093, 9094)
+		for _, m := range p.Status().Members {
+			if m.SharePercent != 100 {
+				t.Errorf("%s has %.0f%% of its share in a pool that is new as a whole", m.Broker, m.SharePercent)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		shares := func() (shares []float64) {
+			for _, m := range p.Status().Members {
+				shares = append(shares, m.SharePercent)
+			}
+			return shares
+		}
+		w.registry.list(9092, 9093, 9094, 9095)
+		eventually(t, 3*time.Second, "in use", func() bool { return w.states()[addr(9095)] == "serving" })
+		if got := shares(); got[0] != 100 || got[3] > 10 {
+			t.Errorf("shares are %v", got)
+		}
+		time.Sleep(5 * time.Second)
+		if got := shares(); got[3] < 40 || got[3] > 60 {
+			t.Errorf("shares are %v after half the time", got)
+		}
+		time.Sleep(6 * time.Second)
+		if got := shares(); got[3] != 100 {
+			t.Errorf("shares are %v after the time", got)
+		}
+		// Where most are new there is nobody to take over from.
+		w.registry.list(9092)
+		time.Sleep(20 * time.Second)
+		w.registry.list(six...)
+		eventually(t, 3*time.Second, "in use", func() bool { return len(w.states()) == 6 && w.states()[addr(9097)] == "serving" })
+		for _, m := range p.Status().Members {
+			if m.SharePercent != 100 {
+				t.Errorf("%s has %.0f%% of its share while most are new", m.Broker, m.SharePercent)
+			}
+		}
+	})
+}
+
+// With fewer than half of the brokers up, those that pass are asked first, and the others rather than nobody.
+func TestThePoolInNeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.cluster("A", three)
+		p := w.up(Config{}, three...)
+		ends := []func(){emptyLists(c, 0), emptyLists(c, 1)}
+		eventually(t, 5*time.Second, "in need", func() bool { return p.Status().InNeed })
+		for i := range 100 {
+			if r := findAs(w, uint64(i)*0x9e3779b97f4a7c15); r.Err != nil || r.Broker != addr(9094) {
+				t.Fatalf("a forward went to %s (%v) while 9094 passes", r.Broker, r.Err)
+			}
+		}
+		if n := p.Status().Forwards.ToFailing; n != 0 {
+			t.Errorf("%d forwards went to brokers that fail", n)
+		}
+		ends = append(ends, emptyLists(c, 2))
+		eventually(t, 5*time.Second, "all fail", func() bool { return w.states()[addr(9094)] == "down no_brokers" })
+		if r := findAs(w, 1); r.Err != nil {
+			t.Errorf("nobody is asked: %v", r.Err)
+		}
+		if got, err := gathered(w, "kvip_pool_in_need{pool=orders}"); err != nil || got != 1 {
+			t.Errorf("kvip_pool_in_need is %v (%v)", got, err)
+		}
+		if got, err := gathered(w, "kvip_forward_to_failing_total{pool=orders}"); err != nil || got < 1 {
+			t.Errorf("kvip_forward_to_failing_total is %v (%v)", got, err)
+		}
+		if alarms := strings.Join(p.Status().Alarms, "\n"); !strings.Contains(alarms, "fewer than half") {
+			t.Errorf("alarms: %q", alarms)
+		}
+		for _, end := range ends {
+			end()
+		}
+		eventually(t, 10*time.Second, "well again", func() bool { return !p.Status().InNeed })
+	})
+}
+
+// A thousand changes within a second make no more views than the debounce lets pass.
+func TestManyChangesMakeFewViews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.cluster("A", three)
+		p := w.up(Config{}, three...)
+		time.Sleep(5 * time.Second)
+		before := p.view.Load().generation
+		for i := range 1000 {
+			u := update(three...)
+			u.Instances[i%3].Weight = 1 + i
+			w.registry.updates <- u
+			time.Sleep(time.Millisecond)
+		}
+		if n := p.view.Load().generation - before; n > 60 {
+			t.Errorf("1,000 changes within a second made %d views", n)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if got := p.Status().Members[999%3].Weight; got != 1000 {
+			t.Errorf("the last change is not in use: weight %d", got)
+		}
+	})
+}
