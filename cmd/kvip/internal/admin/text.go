@@ -51,6 +51,9 @@ func (s Status) Text() string {
 	return b.String()
 }
 
+// BrokersText shows the brokers alone.
+func (s Status) BrokersText() string { return trimRight(s.brokerTable().Render()) + "\n" }
+
 func (s Status) vipTable() table.Writer {
 	t := newTable("VIP", "address", "pool", "lookup", "state", "connections", "most")
 	for _, v := range s.VIPs {

@@ -24,6 +24,8 @@ type commands struct {
 	Serve    serveCommand    `cmd:"" help:"Run the gateway."`
 	Check    checkCommand    `cmd:"" help:"Read a configuration as serve would, and show everything that is wrong with it."`
 	Status   statusCommand   `cmd:"" help:"Show whether a running kvip is healthy, and if not, why."`
+	Brokers  brokersCommand  `cmd:"" help:"Show the brokers of a running kvip, and what it thinks of each."`
+	Pool     poolCommand     `cmd:"" help:"Change who is in a pool, and with what share, in Consul."`
 	Probe    probeCommand    `cmd:"" help:"Run the checks of a pool's health probe against one broker, step by step."`
 	Loadtest loadtestCommand `cmd:"" help:"Load a bootstrap address with virtual clients, and check what they are told."`
 	Lab      labCommand      `cmd:"" help:"Run real Kafka, Consul and faulty peers on this machine until Ctrl-C, for tests and trials."`

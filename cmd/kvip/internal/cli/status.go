@@ -19,30 +19,18 @@ import (
 const maxStatus = 64 << 20
 
 type statusCommand struct {
-	Admin   string        `help:"Where the running kvip's admin listener is." default:"http://127.0.0.1:9644" placeholder:"URL" env:"KVIP_ADMIN"`
-	JSON    bool          `name:"json" help:"Print the state as JSON."`
-	Timeout time.Duration `help:"How long to wait for the answer." default:"5s"`
+	adminFlags `embed:""`
+	JSON       bool `name:"json" help:"Print the state as JSON."`
 }
 
 // Run prints the state; the exit code is the verdict.
 func (c *statusCommand) Run(s streams) error {
-	base, err := adminURL(c.Admin)
+	st, body, err := c.status()
 	if err != nil {
-		return &exitError{exitUsage, err}
-	}
-	body, err := fetch(base+"/statusz.json", c.Timeout)
-	if err != nil {
-		return &exitError{exitUnreachable, fmt.Errorf("no kvip answers at %s: %w (is it running? --admin names another address)", base, err)}
-	}
-	var st admin.Status
-	if err := json.Unmarshal(body, &st); err != nil {
-		return &exitError{exitUnreachable, fmt.Errorf("what answers at %s is no kvip: %w", base, err)}
-	}
-	if st.PID == 0 {
-		return &exitError{exitUnreachable, fmt.Errorf("what answers at %s is no kvip: its answer has no pid", base)}
+		return err
 	}
 	if c.JSON {
-		fmt.Fprintf(s.out, "%s\n", bytes.TrimSpace(body))
+		fmt.Fprintf(s.out, "%s\n", body)
 	} else {
 		fmt.Fprint(s.out, st.Text())
 	}
@@ -50,6 +38,39 @@ func (c *statusCommand) Run(s streams) error {
 		return &exitError{exitFailed, errShown}
 	}
 	return nil
+}
+
+// adminFlags say where a running kvip is.
+type adminFlags struct {
+	Admin   string        `help:"Where the running kvip's admin listener is." default:"http://127.0.0.1:9644" placeholder:"URL" env:"KVIP_ADMIN"`
+	Timeout time.Duration `help:"How long to wait for the answer." default:"5s"`
+}
+
+// get asks for a path, and says at which URL.
+func (f adminFlags) get(path string) (base string, body []byte, err error) {
+	if base, err = adminURL(f.Admin); err != nil {
+		return "", nil, &exitError{exitUsage, err}
+	}
+	if body, err = fetch(base+path, f.Timeout); err != nil {
+		return base, nil, &exitError{exitUnreachable, fmt.Errorf("no kvip answers at %s: %w (is it running? --admin names another address)", base, err)}
+	}
+	return base, body, nil
+}
+
+// status asks for the state, and returns it with the bytes that it came as.
+func (f adminFlags) status() (admin.Status, []byte, error) {
+	var st admin.Status
+	base, body, err := f.get("/statusz.json")
+	if err != nil {
+		return st, nil, err
+	}
+	if err := json.Unmarshal(body, &st); err != nil {
+		return st, nil, &exitError{exitUnreachable, fmt.Errorf("what answers at %s is no kvip: %w", base, err)}
+	}
+	if st.PID == 0 {
+		return st, nil, &exitError{exitUnreachable, fmt.Errorf("what answers at %s is no kvip: its answer has no pid", base)}
+	}
+	return st, bytes.TrimSpace(body), nil
 }
 
 // adminURL completes what a person writes: host:port, or a URL with or without a path.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,12 +103,35 @@ func TestContractExample(t *testing.T) {
 
 // TestFullFileHasEveryKey: full.yaml shows each key that there is, so that a new one cannot be forgotten there, nor be of
 // a kind that the decoder does not know.
-func TestFullFileHasEveryKey(t *testing.T) {
-	src, err := os.ReadFile("testdata/good/full.yaml")
+func TestFullFileHasEveryKey(t *testing.T) { everyKey(t, "testdata/good/full.yaml") }
+
+// TestExample: the shipped example has every key, is good, and shows the defaults.
+func TestExample(t *testing.T) {
+	const file = "../../../../deploy/kvip.example.yaml"
+	everyKey(t, file)
+	cfg, faults := load(t, file)
+	if len(faults) > 0 {
+		t.Fatal(faults.Error())
+	}
+	want := Defaults()
+	want.Pools, want.VIPs = slices.Clone(cfg.Pools), []VIP{DefaultVIP()}
+	want.Pools[0] = DefaultPool()
+	want.Pools[0].Balancer.settle()
+	want.Pools[0].Name, want.Pools[0].Discovery = "orders", cfg.Pools[0].Discovery
+	v := &want.VIPs[0]
+	v.Name, v.Listen, v.Pool, v.Addresses = "orders", "0.0.0.0:9092", "orders", []string{"kafka.example.com:9092"}
+	if diff := cmp.Diff(&want, cfg, cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func everyKey(t *testing.T, file string) {
+	t.Helper()
+	src, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, d := decodeFile("full.yaml", src)
+	_, d := decodeFile(filepath.Base(file), src)
 	if len(d.faults) > 0 {
 		t.Fatal(d.faults.Error())
 	}
@@ -117,13 +141,13 @@ func TestFullFileHasEveryKey(t *testing.T) {
 	}
 	for _, want := range keyPaths("", reflect.TypeFor[Config]()) {
 		if !have[want] {
-			t.Errorf("full.yaml lacks the key %s", want)
+			t.Errorf("%s lacks the key %s", file, want)
 		}
 	}
 	for name, entry := range provider.Registry {
 		for _, want := range keyPaths("pools.discovery", reflect.TypeOf(entry.NewConfig()).Elem()) {
 			if !have[want] {
-				t.Errorf("full.yaml lacks the key %s of discovery type %s", want, name)
+				t.Errorf("%s lacks the key %s of discovery type %s", file, want, name)
 			}
 		}
 	}
