@@ -43,6 +43,7 @@ type Drive struct {
 	APIVersions int16         `name:"apiversions-version" help:"Version of the ApiVersions request, 0-5." default:"4" group:"Clients"`
 	Metadata    int16         `name:"metadata-version" help:"Version of the Metadata request, 0-13." default:"12" group:"Clients"`
 	ClusterID   string        `help:"Cluster id that every answer must name; empty: a connection's first answer decides." group:"Clients"`
+	EpochGrace  time.Duration `help:"How long after one client was told of a leader epoch another one may be told an older one: for a target that is several brokers, which learn one after the other." default:"0s" group:"Clients"`
 	DialBrokers bool          `help:"storm: connect to every advertised broker, too." group:"Clients"`
 	Library     string        `help:"steady, reconnect, rebootstrap: who the clients are, with weights." placeholder:"java=4,kafka-go" group:"Clients"`
 	Mix         string        `help:"mixed: scenarios with weights." placeholder:"kept=8,storm=4" group:"Clients"`

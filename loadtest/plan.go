@@ -46,7 +46,7 @@ func (d *Drive) plan(ctx context.Context) (*plan, error) {
 	cfg.Warmup, cfg.Duration, cfg.Timeout, cfg.Seed, cfg.Arrival = d.Warmup, d.Duration, d.Timeout, d.Seed, schedule.Arrival(d.Arrival)
 	cfg.ClientID, cfg.APIVersionsVersion, cfg.MetadataVersion, cfg.ClusterID = d.ClientID, d.APIVersions, d.Metadata, d.ClusterID
 	cfg.Lookup = kafka.Lookup{All: len(d.Topic) == 0 && !d.BrokersOnly, Topics: d.Topic}
-	cfg.TopicErrors, cfg.DialBrokers, cfg.Remote = d.TopicErrors, d.DialBrokers, d.YesReally
+	cfg.TopicErrors, cfg.EpochGrace, cfg.DialBrokers, cfg.Remote = d.TopicErrors, d.EpochGrace, d.DialBrokers, d.YesReally
 	cfg.Pace, cfg.Every, cfg.Spread, cfg.ReadRate, cfg.SourceCount = d.Pace, d.Every, d.Spread, d.ReadRate, d.SourceCount
 	cfg.Parts = max(1, d.Processes)
 	cfg.Part = max(0, d.Part)

@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/kvip/kvip/loadtest/failure"
 	"github.com/kvip/kvip/loadtest/kafka"
@@ -23,6 +24,9 @@ const (
 // Expect is what every answer must satisfy.
 type Expect struct {
 	ClusterID string // "": whatever a connection's first answer says
+	// EpochGrace is how long after one client has seen an epoch another one may still be told an older one: brokers learn of
+	// a new leader one after the other. 0: not at all, as befits a target that answers from one place.
+	EpochGrace time.Duration
 	// TopicErrors, when set, lets errors of topics pass, as a run that asks for unknown names needs.
 	TopicErrors bool
 }
@@ -37,6 +41,11 @@ type Checker struct {
 	compare map[[2]*epochs]verdict
 	held    int // partitions in epochs
 	scratch kafka.Metadata
+
+	// The newest epochs that any client has been told, when, and of which cluster.
+	newest        *epochs
+	newestAt      time.Duration
+	newestCluster string
 }
 
 type viewKey struct {
@@ -237,22 +246,51 @@ func (k *Checker) Accept(m *Memory, v *View) (failure.Class, string) {
 	}
 	last := m.last
 	m.last = v.epochs
-	if last == nil || last == v.epochs {
+	if last == nil {
 		return failure.None, ""
 	}
-	pair := [2]*epochs{last, v.epochs}
+	found := k.goBack(last, v.epochs)
+	if found.class != failure.None {
+		m.last = last // the newer view stays what later answers are held against
+	}
+	return found.class, found.detail
+}
+
+// Across judges a view against what any client of the checker was told before this one asked. asked and now are on one
+// clock.
+func (k *Checker) Across(v *View, asked, now time.Duration) (failure.Class, string) {
+	if k.newest == nil || k.newestCluster != v.ClusterID {
+		k.newest, k.newestAt, k.newestCluster = v.epochs, now, v.ClusterID
+		return failure.None, ""
+	}
+	if k.newest == v.epochs {
+		return failure.None, ""
+	}
+	found := k.goBack(k.newest, v.epochs)
+	switch {
+	case found.class == failure.None:
+		k.newest, k.newestAt = v.epochs, now
+	case asked > k.newestAt+k.expect.EpochGrace:
+		return found.class, found.detail + ", which another connection was told"
+	}
+	return failure.None, ""
+}
+
+// goBack says whether young has an older epoch than old. It remembers pairs.
+func (k *Checker) goBack(old, young *epochs) verdict {
+	if old == young {
+		return verdict{}
+	}
+	pair := [2]*epochs{old, young}
 	found, known := k.compare[pair]
 	if !known {
-		found = compareEpochs(last, v.epochs)
+		found = compareEpochs(old, young)
 		if len(k.compare) >= maxViews {
 			k.compare = map[[2]*epochs]verdict{}
 		}
 		k.compare[pair] = found
 	}
-	if found.class != failure.None {
-		m.last = last // the newer view stays what later answers are held against
-	}
-	return found.class, found.detail
+	return found
 }
 
 func compareEpochs(old, young *epochs) verdict {

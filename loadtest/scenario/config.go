@@ -43,8 +43,9 @@ type Config struct {
 	APIVersionsVersion int16
 	MetadataVersion    int16
 	Lookup             kafka.Lookup
-	ClusterID          string // every answer must name this cluster; "": a connection's first answer decides
-	TopicErrors        bool   // errors of topics are no failures
+	ClusterID          string        // every answer must name this cluster; "": a connection's first answer decides
+	TopicErrors        bool          // errors of topics are no failures
+	EpochGrace         time.Duration // how long after one client's answer another one's may have older epochs
 
 	DialBrokers bool // storm: connect to every advertised broker, too
 	Remote      bool // brokers that are not on the loopback may be dialled

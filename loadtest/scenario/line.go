@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/kvip/kvip/loadtest/check"
 	"github.com/kvip/kvip/loadtest/engine"
@@ -137,5 +138,8 @@ func (l *line) answer(frame []byte) (failure.Class, string) {
 	if v.PartitionErrors > 0 {
 		l.shard.rec.PartitionError()
 	}
-	return l.shard.check.Accept(&l.memory, v)
+	if why, detail := l.shard.check.Accept(&l.memory, v); why != failure.None {
+		return why, detail
+	}
+	return l.shard.check.Across(v, time.Duration(l.asked), time.Duration(now))
 }

@@ -72,7 +72,7 @@ func newShard(cfg *Config, target *engine.Target, index, clients int) (*shard, e
 	}
 	s := &shard{
 		cfg: cfg, kind: Scenarios[cfg.Scenario], kinds: Scenarios, loop: loop, target: target, index: index,
-		check:   check.New(check.Expect{ClusterID: cfg.ClusterID, TopicErrors: cfg.TopicErrors}),
+		check:   check.New(check.Expect{ClusterID: cfg.ClusterID, TopicErrors: cfg.TopicErrors, EpochGrace: cfg.EpochGrace}),
 		rec:     record.NewRecorder(),
 		asks:    newAsks(cfg.ClientID, cfg.Software, cfg.APIVersionsVersion, cfg.MetadataVersion, cfg.Lookup),
 		random:  rand.New(rand.NewPCG(cfg.Seed, uint64(index)+1<<32)),
