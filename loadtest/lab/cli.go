@@ -13,7 +13,7 @@ import (
 
 // Command is `kvip lab`: flags for kong, and Run.
 type Command struct {
-	Kafka      string            `help:"Version of Kafka: 4.3.1, 4.4.0, 3.9.1, 1.1.1 (on ZooKeeper), or none." default:"4.3.1" placeholder:"VERSION"`
+	Kafka      string            `help:"Version of Kafka: 4.3.1 (the default), 4.4.0, 3.9.1, 1.1.1 (on ZooKeeper), or none." default:"4.3.1" placeholder:"VERSION"`
 	Nodes      int               `help:"How many brokers." default:"3"`
 	Racks      []string          `help:"Their racks, by broker."`
 	Production bool              `help:"Run the brokers as in production, not as they start fastest."`
@@ -29,7 +29,7 @@ type Command struct {
 	Service string `help:"The service's name in Consul." default:"kafka-orders"`
 
 	Peers   []string `help:"Start a faulty peer of each kind; 'list' shows the kinds." placeholder:"KIND"`
-	Control string   `help:"Serve HTTP here to kill, stop, pause, resume, restart and add brokers while it runs: POST /nodes/2/kill." placeholder:"HOST:PORT"`
+	Control string   `help:"Serve HTTP here to act on the cluster while it runs: POST /nodes/2/kill (stop, pause, resume, restart), /nodes?rack=d, /topics/NAME?partitions=6, /elect, /reassign." placeholder:"HOST:PORT"`
 }
 
 // withoutKafka is the version that starts no cluster.

@@ -31,6 +31,9 @@ func startControl(listen string, k *Kafka, consul *Consul, service string) (*con
 	mux.HandleFunc("GET /{$}", c.list)
 	mux.HandleFunc("POST /nodes", c.add)
 	mux.HandleFunc("POST /nodes/{id}/{action}", c.act)
+	mux.HandleFunc("POST /topics/{name}", c.create)
+	mux.HandleFunc("POST /elect", c.all((*Kafka).ElectPreferredLeaders))
+	mux.HandleFunc("POST /reassign", c.all((*Kafka).ReassignAll))
 	ctx, cancel := context.WithCancel(context.Background())
 	c.server = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	c.server.RegisterOnShutdown(cancel)
@@ -122,6 +125,29 @@ func (c *control) add(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	respond(w, stateOf(n), nil)
+}
+
+// create makes a topic of as many partitions and replicas as the query says, 6 and as many as there may be, up to 3.
+func (c *control) create(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := bounded(r.Context())
+	defer cancel()
+	number := func(name string, otherwise int) int {
+		if n, err := strconv.Atoi(r.URL.Query().Get(name)); err == nil {
+			return n
+		}
+		return otherwise
+	}
+	name := r.PathValue("name")
+	respond(w, name, c.kafka.CreateTopic(ctx, name, number("partitions", 6), number("replicas", min(3, len(c.kafka.running())))))
+}
+
+// all serves what concerns the whole cluster.
+func (c *control) all(do func(*Kafka, context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := bounded(r.Context())
+		defer cancel()
+		respond(w, "done", do(c.kafka, ctx))
+	}
 }
 
 // respond writes what was found as JSON, or why there is nothing.

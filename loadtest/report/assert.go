@@ -118,8 +118,8 @@ func (u unit) parse(value string) (float64, error) {
 	return v, nil
 }
 
-// Evaluate holds the conditions against the run's first side, keeps the result in the run's verdict and says whether all hold. What was
-// not measured does not hold.
+// Evaluate holds the conditions against the run's first side, keeps the result in the run's verdict and says whether all
+// hold. What was not measured does not hold.
 func (all Assertions) Evaluate(r *Run) bool {
 	r.Verdict.Assertions = nil
 	good := true
@@ -156,7 +156,7 @@ func (c condition) evaluate(r *Run) Assertion {
 	return a
 }
 
-// Texts are the conditions as they were written, each once, of a run's verdict.
+// texts are the conditions as they were written.
 func (v Verdict) texts() []string {
 	var out []string
 	for _, a := range v.Assertions {
