@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -311,5 +312,26 @@ func TestBadFlagsAreNamedWithTheirFix(t *testing.T) {
 		if err := loadtest(t.Context(), args, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q in it", args, err, want)
 		}
+	}
+}
+
+// TestATargetMayDieDuringTheRun: chaos is what events are for, and the figures up to then stay.
+func TestATargetMayDieDuringTheRun(t *testing.T) {
+	target := stalling{}.listen(t)
+	todo := filepath.Join(t.TempDir(), "events.yaml")
+	sleeper := exec.Command("sleep", "60")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("events:\n  - {at: 500ms, name: dies, kill: {pid: %d}}\n", sleeper.Process.Pid)
+	if err := os.WriteFile(todo, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var waited sync.WaitGroup
+	waited.Go(func() { _ = sleeper.Wait() }) // a process that nobody has waited for still has a clock
+	defer waited.Wait()
+	r, out, _ := run(t, "--target", target, "--rate", "50", "--duration", "2100ms", "--warmup", "0s", "--pid", fmt.Sprint(sleeper.Process.Pid), "--events", todo)
+	if r == nil || r.Sides[0].Done == 0 || !strings.Contains(out, "ended during the run") {
+		t.Errorf("%+v\n%s", r, out)
 	}
 }

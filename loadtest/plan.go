@@ -104,7 +104,7 @@ func (p *plan) rate() error {
 	return nil
 }
 
-// enoughFor is how long the target may stall before an open loop runs out of clients.
+// enoughFor is how long the target may stall before kept connections are all waiting.
 const enoughFor = 300 * time.Millisecond
 
 // clients fills in this process's share of the clients.
@@ -114,7 +114,11 @@ func (p *plan) clients() {
 	if all == 0 {
 		all = 64
 		if cfg.Rate != nil {
-			all = max(all, int(cfg.Rate.Peak()*enoughFor.Seconds()))
+			stall := enoughFor
+			if cfg.Scenario != "kept" && cfg.Scenario != "mixed" {
+				stall = cfg.Timeout // clients without connections of their own cost nothing until they are needed
+			}
+			all = max(all, int(cfg.Rate.Peak()*stall.Seconds()))
 		}
 		all = min(all, cfg.Parts*scenario.MaxClients())
 	}

@@ -104,6 +104,7 @@ type sampler struct {
 	samples []sample
 	last    time.Duration
 	before  kernel.Counters
+	gone    bool // the process has ended meanwhile, as it may when the run is about that
 	fault   error
 }
 
@@ -128,9 +129,11 @@ func (s *sampler) sample() {
 
 func (s *sampler) read() (time.Duration, kernel.Counters) {
 	now, err := kernel.Read()
-	var cpu time.Duration
-	if s.pid > 0 && err == nil {
-		cpu, err = cputime.Of(s.pid)
+	cpu := s.last
+	if s.pid > 0 && err == nil && !s.gone {
+		if cpu, err = cputime.Of(s.pid); err != nil && s.before != nil {
+			cpu, err, s.gone = s.last, nil, true
+		}
 	}
 	if err != nil && s.fault == nil {
 		s.fault = err

@@ -77,20 +77,26 @@ func (k *kept) Frame(_ *engine.Conn, frame []byte) {
 func (k *kept) Failed(_ *engine.Conn, why failure.Class) { k.lost(why, "") }
 
 // lost fails what is open and connects anew: at once when the target closed a quiet connection, which it may, else after
-// a pause.
+// a pause. In an open loop the client takes operations meanwhile, and they fail with the connection: that nobody can be
+// asked is the target's fault, not a want of clients.
 func (k *kept) lost(why failure.Class, detail string) {
 	quiet := k.greeted && !k.op.open && why == failure.Closed
 	k.greeted = false
-	if k.op.open {
-		k.away = true // comes back to the shard when the connection stands again
-		k.shard.failed(&k.op, why, detail)
-	} else {
+	if quiet {
+		k.shard.rec.Lost(why)
+		k.connect()
+		return
+	}
+	k.shard.later(k.connect)
+	switch {
+	case !k.op.open:
 		k.shard.rec.Lost(why)
 		k.shard.lastFault = (&failure.Error{Class: why, Detail: detail}).Error()
-	}
-	if quiet {
-		k.connect()
-	} else {
-		k.shard.later(k.connect)
+	case k.shard.beats != nil:
+		k.shard.failed(&k.op, why, detail)
+		k.shard.free(k)
+	default:
+		k.away = true // comes back to the shard when the connection stands again
+		k.shard.failed(&k.op, why, detail)
 	}
 }

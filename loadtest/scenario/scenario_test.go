@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -203,6 +204,47 @@ func TestAKeptConnectionThatTheTargetClosesWhenQuietIsNoFailure(t *testing.T) {
 	// The close may meet the next request under way: then it is that operation's failure, and never more than that.
 	if r.Answered == 0 || r.TargetFailures() > 1 || connections.Load() != 2 {
 		t.Errorf("%d answered, failures %v, %d connections", r.Answered, r.Failed, connections.Load())
+	}
+}
+
+// TestADeadTargetIsToBlameInAnOpenLoop: it resets all connections and is gone; operations that nobody can be asked must be
+// its failures, not a want of clients.
+func TestADeadTargetIsToBlameInAnOpenLoop(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sound := &peer{open: map[net.Conn]bool{}}
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			sound.track(c, true)
+			served.Go(func() { sound.serve(c.(*net.TCPConn)) })
+		}
+	})
+	die := func() {
+		_ = ln.Close()
+		sound.mu.Lock()
+		defer sound.mu.Unlock()
+		for c := range sound.open {
+			_ = c.Close()
+		}
+	}
+	cfg := short(ln.Addr().String(), "kept")
+	cfg.Rate, cfg.Clients = profile(t, 300, 400*time.Millisecond), 10
+	cfg.Observe = func(begin bool) {
+		if begin {
+			time.AfterFunc(100*time.Millisecond, die)
+		}
+	}
+	r := run(t, cfg)
+	served.Wait()
+	if r.Answered == 0 || r.Failed[failure.Refused] < 30 || r.LocalFailures() > 0 || r.Started != r.Intended {
+		t.Errorf("%d of %d answered, failures %v", r.Answered, r.Intended, r.Failed)
 	}
 }
 
