@@ -1,8 +1,10 @@
 package loadtest
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -56,16 +58,9 @@ func (p *plan) newRun() *report.Run {
 	case scenario.Scenarios[p.Scenario].Paced:
 		r.Arrival = "as libraries do"
 	default:
-		r.Arrival = p.Arrival + ":" + cmpOr(p.Rate, defaultRate)
+		r.Arrival = p.Arrival + ":" + cmp.Or(p.Rate, defaultRate)
 	}
 	return r
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // settings are those that decide what was measured.
@@ -109,11 +104,14 @@ func environment(version string) report.Environment {
 	if unix.Uname(&u) == nil {
 		e.Kernel = strings.Join([]string{unix.ByteSliceToString(u.Sysname[:]), unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:])}, " ")
 	}
-	e.Limits = append(e.Limits, report.Setting{Name: "nofile", Value: strconv.Itoa(scenario.MaxClients())},
-		report.Setting{Name: "GOMAXPROCS", Value: strconv.Itoa(runtime.GOMAXPROCS(0))})
-	for name, path := range map[string]string{"somaxconn": "/proc/sys/net/core/somaxconn", "ip_local_port_range": "/proc/sys/net/ipv4/ip_local_port_range"} {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
+		e.Limits = append(e.Limits, report.Setting{Name: "nofile", Value: strconv.FormatUint(limit.Cur, 10)})
+	}
+	e.Limits = append(e.Limits, report.Setting{Name: "GOMAXPROCS", Value: strconv.Itoa(runtime.GOMAXPROCS(0))})
+	for _, path := range []string{"/proc/sys/net/core/somaxconn", "/proc/sys/net/ipv4/ip_local_port_range"} {
 		if raw, err := os.ReadFile(path); err == nil {
-			e.Limits = append(e.Limits, report.Setting{Name: name, Value: strings.Join(strings.Fields(string(raw)), "-")})
+			e.Limits = append(e.Limits, report.Setting{Name: filepath.Base(path), Value: strings.Join(strings.Fields(string(raw)), "-")})
 		}
 	}
 	return e

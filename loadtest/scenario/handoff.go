@@ -1,12 +1,16 @@
 package scenario
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/kvip/kvip/loadtest/engine"
 	"github.com/kvip/kvip/loadtest/failure"
 	"github.com/kvip/kvip/loadtest/record"
 )
+
+var errNotLoopback = errors.New("it is not on this machine's loopback; --yes-really dials it all the same")
 
 // handoff connects to every broker that a client was told of, one after the other: an address that nobody answers at is
 // what a client would hang on next.
@@ -80,4 +84,42 @@ func (h *handoff) Failed(_ *engine.Conn, why failure.Class) {
 
 func (h *handoff) end(why failure.Class, detail string) {
 	h.owner.end(why, fmt.Sprintf("advertised broker %s: %s", h.brokers[0], detail))
+}
+
+// address is where a broker that clients were told of is: looked up once per run.
+type address struct {
+	target  *engine.Target
+	err     error
+	waiting []func(*engine.Target, error)
+}
+
+// locate calls found with the address of a broker: at once when it is known.
+func (s *shard) locate(hostport string, found func(*engine.Target, error)) {
+	a := s.addresses[hostport]
+	if a != nil && a.waiting == nil {
+		found(a.target, a.err)
+		return
+	}
+	if a != nil {
+		a.waiting = append(a.waiting, found)
+		return
+	}
+	a = &address{waiting: []func(*engine.Target, error){found}}
+	s.addresses[hostport] = a
+	s.resolve(func() {
+		ctx, cancel := context.WithTimeout(s.background, s.cfg.Timeout)
+		defer cancel()
+		target, err := engine.Resolve(ctx, hostport)
+		if err == nil && !target.Addr.Addr().IsLoopback() && !s.cfg.Remote {
+			target, err = nil, errNotLoopback
+		}
+		s.loop.Do(func() {
+			a.target, a.err = target, err
+			waiting := a.waiting
+			a.waiting = nil
+			for _, f := range waiting {
+				f(target, err)
+			}
+		})
+	})
 }

@@ -3,8 +3,6 @@ package scenario
 import (
 	"maps"
 	"slices"
-
-	"github.com/kvip/kvip/loadtest/engine"
 )
 
 // client is one virtual client, driven by its shard's loop. prepare is called once, before load begins; the client calls
@@ -43,10 +41,3 @@ var Scenarios = map[string]Kind{
 
 // Names lists the scenarios.
 func Names() []string { return slices.Sorted(maps.Keys(Scenarios)) }
-
-// Brokers that clients were told of are dialled at the addresses that names resolve to, looked up once per run.
-type address struct {
-	target  *engine.Target
-	err     error
-	waiting []func(*engine.Target, error)
-}

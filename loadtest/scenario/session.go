@@ -16,8 +16,6 @@ import (
 // prepareWithin is how long the clients may take to connect before the load begins, beyond one operation's time.
 const prepareWithin = 20 * time.Second
 
-var errNotLoopback = errors.New("it is not on this machine's loopback; --yes-really dials it all the same")
-
 // Run opens a session, measures once and closes it.
 func Run(ctx context.Context, cfg Config) (*record.Result, error) {
 	s, err := Open(ctx, cfg)
@@ -216,24 +214,33 @@ func (s *Session) on(ctx context.Context, sh *shard, f func()) error {
 	return errors.Join(errors.New("a load generating loop has ended"), s.Close())
 }
 
-// prepare waits until every client of every shard can take operations.
+// prepare waits until every client of every shard can take operations. It gives up early on a target that nobody can reach.
 func (s *Session) prepare(ctx context.Context) error {
 	within := s.cfg.Timeout + prepareWithin
-	limit, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
+	limit, early := time.NewTimer(within), time.NewTimer(s.cfg.Timeout)
+	defer limit.Stop()
+	defer early.Stop()
 	for _, sh := range s.shards {
 		ready := make(chan struct{})
 		sh.loop.Do(func() { sh.prepare(func() { close(ready) }) })
-		select {
-		case <-ready:
-		case <-limit.Done():
-			if ctx.Err() != nil {
+		for waiting := true; waiting; {
+			after := within
+			select {
+			case <-ready:
+				waiting = false
+				continue
+			case <-ctx.Done():
 				return context.Cause(ctx)
+			case <-early.C:
+				after = s.cfg.Timeout
+			case <-limit.C:
 			}
 			missing, last := 0, ""
 			sh.do(ctx, func() { missing, last = sh.waiting, sh.lastFault })
-			return fmt.Errorf("target %s: %d of %d clients could not be made ready within %s, last: %s",
-				s.cfg.Target, missing, len(sh.clients), within, last)
+			if after == within || missing == len(sh.clients) {
+				return fmt.Errorf("target %s: %d of %d clients could not be made ready within %s, last: %s",
+					s.cfg.Target, missing, len(sh.clients), after, last)
+			}
 		}
 	}
 	return nil

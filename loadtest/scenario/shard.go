@@ -303,37 +303,6 @@ func (s *shard) library() (*Library, *asks) {
 	return lib, s.libraries[name]
 }
 
-// locate calls found with the address of a broker: at once when it is known.
-func (s *shard) locate(hostport string, found func(*engine.Target, error)) {
-	a := s.addresses[hostport]
-	if a != nil && a.waiting == nil {
-		found(a.target, a.err)
-		return
-	}
-	if a != nil {
-		a.waiting = append(a.waiting, found)
-		return
-	}
-	a = &address{waiting: []func(*engine.Target, error){found}}
-	s.addresses[hostport] = a
-	s.resolve(func() {
-		ctx, cancel := context.WithTimeout(s.background, s.cfg.Timeout)
-		defer cancel()
-		target, err := engine.Resolve(ctx, hostport)
-		if err == nil && !target.Addr.Addr().IsLoopback() && !s.cfg.Remote {
-			target, err = nil, errNotLoopback
-		}
-		s.loop.Do(func() {
-			a.target, a.err = target, err
-			waiting := a.waiting
-			a.waiting = nil
-			for _, f := range waiting {
-				f(target, err)
-			}
-		})
-	})
-}
-
 // do runs f on the shard's loop and waits for it. It reports false when the loop or ctx ended first.
 func (s *shard) do(ctx context.Context, f func()) bool {
 	done := make(chan struct{})
@@ -346,31 +315,4 @@ func (s *shard) do(ctx context.Context, f func()) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// deal gives names in turn, each as often as its weight says.
-type deal struct {
-	shares []Share
-	owed   []int
-	total  int
-}
-
-func newDeal(shares []Share) deal {
-	d := deal{shares: shares, owed: make([]int, len(shares))}
-	for _, s := range shares {
-		d.total += s.Weight
-	}
-	return d
-}
-
-func (d *deal) next() string {
-	most := 0
-	for i, s := range d.shares {
-		d.owed[i] += s.Weight
-		if d.owed[i] > d.owed[most] {
-			most = i
-		}
-	}
-	d.owed[most] -= d.total
-	return d.shares[most].Name
 }
