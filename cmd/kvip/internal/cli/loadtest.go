@@ -18,6 +18,11 @@ type loadtestCommand struct {
 	Compare compareCommand `cmd:"" help:"Show two saved results side by side."`
 }
 
+// Help points to the flags, which belong to the default command.
+func (c *loadtestCommand) Help() string {
+	return "kvip loadtest --target HOST:PORT drives load; its flags: kvip loadtest drive --help."
+}
+
 type (
 	driveCommand struct {
 		loadtest.Drive `embed:""`
