@@ -61,6 +61,7 @@ func (p *plan) drive(ctx context.Context, pass gate, begun func(time.Time)) (run
 			if begun != nil {
 				begun(run.Start)
 			}
+			return 0
 		}
 		return time.Since(run.Start).Seconds()
 	})

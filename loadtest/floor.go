@@ -2,7 +2,6 @@ package loadtest
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,7 +36,7 @@ func (f *Floor) Run(ctx context.Context, stdout, _ io.Writer) error {
 	case (f.Like == "") == (f.Answers == ""):
 		return errors.New("give --like HOST:PORT or --answers FILE")
 	case f.Like != "":
-		answers, err = capture(ctx, f.Like, scenario.Defaults().Requests())
+		answers, err = floor.Capture(ctx, f.Like, scenario.Defaults().Requests())
 	default:
 		answers, err = floor.ReadAnswers(f.Answers)
 	}
@@ -63,57 +62,10 @@ func (f *Floor) Run(ctx context.Context, stdout, _ io.Writer) error {
 	return s.Run(ctx)
 }
 
-// capture asks a target what clients will ask and returns its answers.
-func capture(ctx context.Context, addr string, requests [][]byte) ([]floor.Answer, error) {
-	var answers []floor.Answer
-	for _, request := range requests {
-		response, err := ask(ctx, addr, request)
-		if err != nil {
-			return nil, err
-		}
-		answers = append(answers, floor.Answer{
-			Key: int16(binary.BigEndian.Uint16(request[4:])), Version: int16(binary.BigEndian.Uint16(request[6:])),
-			RequestSize: len(request) - 4, Response: response,
-		})
-	}
-	return answers, nil
-}
-
-const maxAnswer = 100 << 20
-
-// ask sends one request on a connection of its own and returns the answer's frame without its length.
-func ask(ctx context.Context, addr string, request []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = c.Close() }()
-	deadline, _ := ctx.Deadline()
-	if err := c.SetDeadline(deadline); err != nil {
-		return nil, err
-	}
-	if _, err := c.Write(request); err != nil {
-		return nil, err
-	}
-	var head [4]byte
-	if _, err := io.ReadFull(c, head[:]); err != nil {
-		return nil, fmt.Errorf("%s: answer to key %d version %d: %w", addr, binary.BigEndian.Uint16(request[4:]), binary.BigEndian.Uint16(request[6:]), err)
-	}
-	size := int32(binary.BigEndian.Uint32(head[:]))
-	if size < 4 || size > maxAnswer {
-		return nil, fmt.Errorf("%s: answer of %d bytes", addr, size)
-	}
-	frame := make([]byte, size)
-	_, err = io.ReadFull(c, frame)
-	return frame, err
-}
-
 // startFloor starts a floor with the target's answers as a process of its own, so that it takes nothing from the
 // generator, and sets the plan's Floor. stop ends it.
 func (p *plan) startFloor(ctx context.Context) (stop func(), err error) {
-	answers, err := capture(ctx, p.Target, p.config.Requests())
+	answers, err := floor.Capture(ctx, p.Target, p.config.Requests())
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +117,7 @@ func (p *plan) startFloor(ctx context.Context) (stop func(), err error) {
 		}
 	})
 	for limit := time.Now().Add(10 * time.Second); ; {
-		if _, err := ask(ctx, listen, p.config.Requests()[0]); err == nil {
+		if _, err := floor.Ask(ctx, listen, p.config.Requests()[0]); err == nil {
 			p.Floor = listen
 			return stop, nil
 		}

@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"io"
-	"net"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -49,7 +46,7 @@ func waitForTopics(ctx context.Context, addr string, topics, partitions int) err
 	last := error(nil)
 	for ctx.Err() == nil {
 		var m kafka.Metadata
-		frame, err := ask(ctx, addr, kafka.MetadataRequest(cfg.MetadataVersion, cfg.ClientID, kafka.Lookup{All: true}))
+		frame, err := floor.Ask(ctx, addr, kafka.MetadataRequest(cfg.MetadataVersion, cfg.ClientID, kafka.Lookup{All: true}))
 		if err == nil {
 			var body []byte
 			if _, body, err = kafka.Header(kafka.KeyMetadata, cfg.MetadataVersion, frame); err == nil {
@@ -78,55 +75,14 @@ func waitForTopics(ctx context.Context, addr string, topics, partitions int) err
 	return fmt.Errorf("%w; last answer: %w", context.Cause(ctx), last)
 }
 
-// capture asks a broker what the load will ask and returns its answers for the floor.
-func capture(ctx context.Context, addr string) ([]floor.Answer, error) {
+// requests are what the load will ask.
+func requests() [][]byte {
 	cfg := scenario.Defaults()
-	requests := [][]byte{kafka.APIVersionsRequest(cfg.APIVersionsVersion, cfg.ClientID, cfg.Software)}
-	for _, all := range []bool{true, false} {
-		requests = append(requests, kafka.MetadataRequest(cfg.MetadataVersion, cfg.ClientID, operation{all: all}.lookup()))
+	all := [][]byte{kafka.APIVersionsRequest(cfg.APIVersionsVersion, cfg.ClientID, cfg.Software)}
+	for _, everything := range []bool{true, false} {
+		all = append(all, kafka.MetadataRequest(cfg.MetadataVersion, cfg.ClientID, operation{all: everything}.lookup()))
 	}
-	var answers []floor.Answer
-	for _, request := range requests {
-		frame, err := ask(ctx, addr, request)
-		if err != nil {
-			return nil, err
-		}
-		answers = append(answers, floor.Answer{
-			Key: int16(binary.BigEndian.Uint16(request[4:])), Version: int16(binary.BigEndian.Uint16(request[6:])),
-			RequestSize: len(request) - 4, Response: frame,
-		})
-	}
-	return answers, nil
-}
-
-// ask sends one request on a connection of its own and returns the answer's frame without its length.
-func ask(ctx context.Context, addr string, request []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = c.Close() }()
-	deadline, _ := ctx.Deadline()
-	if err := c.SetDeadline(deadline); err != nil {
-		return nil, err
-	}
-	if _, err := c.Write(request); err != nil {
-		return nil, err
-	}
-	var head [4]byte
-	if _, err := io.ReadFull(c, head[:]); err != nil {
-		return nil, fmt.Errorf("%s: answer to key %d: %w", addr, binary.BigEndian.Uint16(request[4:]), err)
-	}
-	size := int32(binary.BigEndian.Uint32(head[:]))
-	if size < 4 || size > 100<<20 {
-		return nil, fmt.Errorf("%s: answer of %d bytes", addr, size)
-	}
-	frame := make([]byte, size)
-	_, err = io.ReadFull(c, frame)
-	return frame, err
+	return all
 }
 
 func pause(ctx context.Context, d time.Duration) error {

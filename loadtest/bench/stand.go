@@ -67,7 +67,7 @@ func setUp(ctx context.Context, o options, out io.Writer) (*stand, error) {
 	if err := createTopics(limit, s.kafka, o.Topics, o.Partitions); err != nil {
 		return s, err
 	}
-	if s.answers, err = capture(ctx, s.kafka.Node(0).Addr()); err != nil {
+	if s.answers, err = floor.Capture(ctx, s.kafka.Node(0).Addr(), requests()); err != nil {
 		return s, err
 	}
 	for _, name := range o.Targets {
@@ -245,7 +245,7 @@ func waitReady(ctx context.Context, p *lab.Process, url string) error {
 
 func waitAnswers(ctx context.Context, p *lab.Process, addr string) error {
 	return until(ctx, p, func(ctx context.Context) error {
-		_, err := capture(ctx, addr)
+		_, err := floor.Capture(ctx, addr, requests())
 		return err
 	})
 }

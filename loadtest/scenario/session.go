@@ -16,6 +16,9 @@ import (
 // prepareWithin is how long the clients may take to connect before the load begins, beyond one operation's time.
 const prepareWithin = 20 * time.Second
 
+// firstWithin is how long the first of them may take at least.
+const firstWithin = 3 * time.Second
+
 // Run opens a session, measures once and closes it.
 func Run(ctx context.Context, cfg Config) (*record.Result, error) {
 	s, err := Open(ctx, cfg)
@@ -216,8 +219,8 @@ func (s *Session) on(ctx context.Context, sh *shard, f func()) error {
 
 // prepare waits until every client of every shard can take operations. It gives up early on a target that nobody can reach.
 func (s *Session) prepare(ctx context.Context) error {
-	within := s.cfg.Timeout + prepareWithin
-	limit, early := time.NewTimer(within), time.NewTimer(s.cfg.Timeout)
+	within, first := s.cfg.Timeout+prepareWithin, max(s.cfg.Timeout, firstWithin)
+	limit, early := time.NewTimer(within), time.NewTimer(first)
 	defer limit.Stop()
 	defer early.Stop()
 	for _, sh := range s.shards {
@@ -232,7 +235,7 @@ func (s *Session) prepare(ctx context.Context) error {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			case <-early.C:
-				after = s.cfg.Timeout
+				after = first
 			case <-limit.C:
 			}
 			missing, last := 0, ""
