@@ -178,7 +178,7 @@ func (a *javaApp) record(ctx context.Context, file string) error {
 		return err
 	}
 	if !isFile(file) {
-		return fmt.Errorf("Java wrote no archive%s", k.Node(0).LogTail())
+		return fmt.Errorf("no archive was written by Java%s", k.Node(0).LogTail())
 	}
 	return nil
 }

@@ -196,8 +196,8 @@ func (r *Run) drawCharts(p *page) {
 		if !add(c.stacked("Failures by class", s, func(w Window) map[string]uint64 { return w.Classes }, "e")) && s.Failed+s.Local == 0 {
 			p.Notes = append(p.Notes, "No operation failed"+c.of(s)+".")
 		}
-		if !add(c.stacked("What the kernel dropped", s, func(w Window) map[string]uint64 { return w.Kernel }, "k")) && len(s.Kernel) > 0 && s.kernelTotal() == 0 {
-			p.Notes = append(p.Notes, "The kernel dropped nothing"+c.of(s)+".")
+		if !add(c.stacked("Drops and retransmissions in the kernel", s, func(w Window) map[string]uint64 { return w.Kernel }, "k")) && len(s.Kernel) > 0 && s.kernelTotal() == 0 {
+			p.Notes = append(p.Notes, "The kernel dropped nothing and sent nothing again"+c.of(s)+".")
 		}
 	}
 	add(c.cpu())

@@ -24,7 +24,7 @@ func TestThePageShowsTheWholeRunAndAsksForNothing(t *testing.T) {
 	r.Verdict.Void = []string{"lag p99 is above 20% of p99"}
 	html := pageOf(t, r.WriteHTML)
 	for _, want := range []string{"storm on kvip", "VOID", "lag p99 is above", "Latency over time", "Latency by percentile", "Operations per second",
-		"Failures by class", "What the kernel dropped", "processor time per operation", "null server p99", "kill broker 2", "reassign all partitions",
+		"Failures by class", "Drops and retransmissions in the kernel", "processor time per operation", "null server p99", "kill broker 2", "reassign all partitions",
 		"failed: exit status 1", "p99&lt;5ms", "ip_local_port_range", "connection reset by peer", "TCPSynRetrans", "poisson:2000/s"} {
 		if !strings.Contains(html, want) {
 			t.Errorf("%q is missing", want)
