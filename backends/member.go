@@ -72,6 +72,11 @@ type member struct {
 	// apis is its table as of the last probe in which it was known to be of the pool's cluster.
 	apis *snapshot.APIs
 
+	// listing is what the snapshot says about it.
+	listing listing
+	// shown says that status has its state as it is, and shownIn as of which snapshot.
+	shown   bool
+	shownIn *snapshot.Snapshot
 	// checker probes it; verdicts of another one are not its.
 	checker healthcheck.Checker
 	// part is how much of its share of forwards it gets, in thousandths, nil for all; rising is when it began to grow.
@@ -81,6 +86,28 @@ type member struct {
 	result atomic.Pointer[probe.Result]
 	// status is the copy that readers take.
 	status atomic.Pointer[MemberStatus]
+}
+
+// listing is what one snapshot says about a member of one node id.
+type listing struct {
+	in     *snapshot.Snapshot
+	nodeID int32
+	listed bool
+	rack   *string
+}
+
+// listedIn says whether a snapshot lists the member, and its rack there, nil when it has none.
+func (m *member) listedIn(s *snapshot.Snapshot) (listed bool, rack *string) {
+	l := &m.listing
+	if l.in != s || l.nodeID != m.nodeID {
+		*l = listing{in: s, nodeID: m.nodeID}
+		if s != nil {
+			if b := s.Broker(m.nodeID); b != nil {
+				l.listed, l.rack = true, b.Rack
+			}
+		}
+	}
+	return l.listed, l.rack
 }
 
 func newMember(inst discovery.Instance) *member {
@@ -102,6 +129,7 @@ func identityFault(r healthcheck.Reason) bool {
 
 // heard takes over what a probe saw. changed says that something the pool decides by is new.
 func (m *member) heard(ev healthcheck.Event, clusterID string) (changed bool) {
+	m.shown = false
 	changed = ev.State != m.health || ev.Verdict.Reason != m.verdict.Reason
 	m.health, m.verdict = ev.State, ev.Verdict
 	switch {

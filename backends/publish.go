@@ -57,7 +57,9 @@ func (w *writer) publish() {
 	w.answers(&v)
 	v.heads, v.headPicker = w.heads, w.headPicker
 	for _, m := range w.sorted {
-		w.showMember(m)
+		if !m.shown || m.listing.in != m.shownIn {
+			w.showMember(m)
+		}
 	}
 	w.view = v
 	w.p.view.Store(&v)
@@ -79,10 +81,8 @@ func (w *writer) lists(nodeID int32) bool { return w.cur != nil && w.cur.Broker(
 
 // rack is the cluster's word on a member's rack, else the registry's.
 func (w *writer) rack(m *member) string {
-	if w.lists(m.nodeID) {
-		if b := w.cur.Broker(m.nodeID); b.Rack != nil {
-			return *b.Rack
-		}
+	if _, rack := m.listedIn(w.cur); rack != nil {
+		return *rack
 	}
 	return m.inst.Rack
 }
@@ -147,7 +147,8 @@ func (w *writer) listedHeads() []policy.Member {
 			continue
 		}
 		known[m.nodeID] = true
-		if (m.state == Serving || m.state == Trial) && w.lists(m.nodeID) {
+		listed, _ := m.listedIn(w.cur)
+		if (m.state == Serving || m.state == Trial) && listed {
 			h := policy.Member{
 				Addr: m.addr, NodeID: m.nodeID, Rack: w.rack(m), Weight: m.inst.Weight, Load: w.p.forwardUp.Load(m.addr),
 			}

@@ -87,10 +87,11 @@ func (w *writer) noteAge() {
 
 // showMember gives readers a copy of a member's state.
 func (w *writer) showMember(m *member) {
+	listed, _ := m.listedIn(w.cur)
 	s := &MemberStatus{
 		Broker: m.addr, ID: m.inst.ID, Source: m.inst.Source, NodeID: m.nodeID, Rack: w.rack(m), Weight: m.inst.Weight,
 		State: string(m.state), Reason: string(m.reason), Detail: m.detail, Since: m.since,
-		Forwardable: m.usable(), Listed: w.lists(m.nodeID),
+		Forwardable: m.usable(), Listed: listed,
 	}
 	if m.passing() {
 		o := w.outliers.Get(m.addr)
@@ -110,6 +111,7 @@ func (w *writer) showMember(m *member) {
 		s.LastProbeMS = float64(m.verdict.Took.Microseconds()) / 1000
 	}
 	m.status.Store(s)
+	m.shown, m.shownIn = true, w.cur
 }
 
 // Status returns a copy of the pool's state.

@@ -35,6 +35,9 @@ func (w *writer) steer(was []State) {
 		case healthcheck.Ejected:
 			m.state, m.reason, m.detail = Ejected, o.Reason, o.Detail
 		}
+		if m.state != Serving {
+			m.shown = false // an ejection's end is shown too
+		}
 	}
 	w.raise(now, was)
 	need := 2*passing < len(w.peers)
@@ -79,7 +82,7 @@ func (w *writer) raise(now time.Time, was []State) {
 		switch m.state {
 		case Trial:
 			if m.part == nil || !m.rising.IsZero() {
-				m.part, m.rising = new(atomic.Int32), time.Time{}
+				m.part, m.rising, m.shown = new(atomic.Int32), time.Time{}, false
 				m.part.Store(trialPart)
 			}
 		case Serving:
@@ -98,11 +101,11 @@ func (w *writer) raise(now time.Time, was []State) {
 			continue
 		}
 		if was[i] != Serving && enough {
-			m.part, m.rising = new(atomic.Int32), now
+			m.part, m.rising, m.shown = new(atomic.Int32), now, false
 			m.part.Store(trialPart)
 		}
 		if was[i] != Serving && !enough || !m.rising.IsZero() && (2*full < serving || w.grown(m, now) >= wholePart) {
-			m.part, m.rising = nil, time.Time{}
+			m.part, m.rising, m.shown = nil, time.Time{}, false
 		}
 	}
 }

@@ -196,7 +196,7 @@ func (w *writer) membership(v discovery.View) {
 			m = newMember(inst)
 			w.outliers.Add(addr, m.since)
 		}
-		m.inst = inst
+		m.inst, m.shown = inst, false
 		if m.checker == nil {
 			w.watch(m)
 		}
@@ -259,13 +259,17 @@ func (w *writer) probed(e healthcheck.Event) string {
 func (w *writer) reconsider(cause string) {
 	w.pin()
 	was := make([]State, len(w.sorted))
+	said := make([]string, len(w.sorted))
 	for i, m := range w.sorted {
-		was[i] = m.state
+		was[i], said[i] = m.state, m.detail
 		m.state, m.reason, m.detail = m.judge(w.clusterID)
 	}
 	crossExamine(w.sorted, w.cur)
 	w.steer(was)
 	for i, m := range w.sorted {
+		if m.state != was[i] || m.detail != said[i] {
+			m.shown = false
+		}
 		if m.state != was[i] {
 			m.since = time.Now()
 			w.logState(m, was[i], cause)

@@ -186,7 +186,7 @@ func TestFewClientsMove(t *testing.T) {
 		if !traits[name].keeps {
 			return
 		}
-		for _, c := range []struct{ n, weight int }{{2, 1}, {3, 1}, {4, 1}, {5, 1}, {10, 1}, {30, 1}, {100, 1}, {3, 1000}, {9, 100}, {100, 100}} {
+		for _, c := range []struct{ n, weight int }{{2, 1}, {3, 1}, {4, 1}, {5, 1}, {10, 1}, {30, 1}, {100, 1}, {3, 1000}, {9, 100}, {35, 24}, {100, 100}} {
 			n := c.n
 			all := membersOf(slices.Repeat([]int{c.weight}, n))
 			for _, gone := range []int{0, n / 2, n - 1} {

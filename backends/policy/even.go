@@ -8,7 +8,7 @@ import "math/bits"
 type evening struct {
 	// cut is the part of each of its arcs that an owner gives, in 2^-64.
 	cut []uint64
-	// taker is who gets the beginning of an arc, by the point that ends it.
+	// taker is who gets the beginning of an arc, by the point that ends it; it counts for arcs that are cut only.
 	taker []int32
 }
 
@@ -53,18 +53,18 @@ func newEvening(p points, weights []int) evening {
 // one arc of many.
 func (e *evening) deal(p points, room []int64) {
 	n := p.len()
-	skip := make([]int32, n) // how many points on from one to look for one that has room; rooms only shrink
+	skip := make([]uint16, n) // how many points on from one to look for one that has room; rooms only shrink
 	before := p.place[n-1]
 	for k, place := range p.place {
 		arc := place - before
 		before = place
-		e.taker[k] = p.owner[k]
 		cut := e.cut[p.owner[k]]
 		if cut == 0 {
 			continue
 		}
 		given, _ := bits.Mul64(arc, cut)
-		j := k
+		e.taker[k] = p.owner[k]
+		j := wrap(k+1, n)
 		for range n {
 			if taker := p.owner[j]; room[taker] > 0 {
 				room[taker] -= int64(given / 2)
@@ -72,7 +72,7 @@ func (e *evening) deal(p points, room []int64) {
 				break
 			}
 			to := wrap(j+max(1, int(skip[j])), n)
-			skip[j] = min(max(1, skip[j])+skip[to], int32(n))
+			skip[j] = uint16(min(max(1, int(skip[j]))+int(skip[to]), n, 1<<16-1))
 			j = to
 		}
 	}

@@ -14,9 +14,10 @@ const (
 	// pointsPerWeight is how many points on the ring a member has for each unit of weight.
 	pointsPerWeight = 160
 	// heaviest is the largest weight that counts as it is.
-	heaviest = 64
-	// maxPoints bounds the points of all members.
-	maxPoints = 1 << 19
+	heaviest = 24
+	// maxPoints bounds the points of all members: 819 units of weight have all of theirs, which is 34 members of the
+	// heaviest weight.
+	maxPoints = 1 << 17
 )
 
 // ring is consistent hashing: a client gets the member whose point is the first at or after the client's place. The
@@ -33,10 +34,11 @@ type ring struct {
 	shift  uint
 }
 
-// points are places on the ring, ascending, and whose they are, by slot.
+// points are places on the ring, ascending, whose they are, by slot, and the I of each.
 type points struct {
-	place []uint64
-	owner []int32
+	place  []uint64
+	owner  []int32
+	number []uint16
 }
 
 func (p points) len() int { return len(p.place) }
@@ -98,18 +100,21 @@ func counts(members []Member) []int {
 }
 
 type point struct {
-	place uint64
-	owner int32
+	place  uint64
+	owner  int32
+	number uint16
 }
 
 // place puts all members' points on the ring. Those that old has are taken from it, as a change is of few members at a
-// time.
+// time, and of few points of each where there are many.
 func (r *ring) place(old *ring) {
 	had := make(map[string]int, len(old.slots))
+	hadCounts := make([]int, len(old.slots))
 	oldCounts := counts(old.members)
 	for s, i := range old.slots {
 		if i >= 0 {
 			had[old.members[i].Addr] = s
+			hadCounts[s] = oldCounts[i]
 		}
 	}
 	r.slots = make([]int32, len(old.slots), len(old.slots)+len(r.members))
@@ -117,18 +122,21 @@ func (r *ring) place(old *ring) {
 		r.slots[s] = free
 	}
 	ns := counts(r.members)
+	keep := make([]int32, len(old.slots)) // how many of its first points each of old's slots keeps
+	var fresh []point
 	var new []int
 	total := 0
 	for i, m := range r.members {
 		total += ns[i]
-		if s, ok := had[m.Addr]; ok && oldCounts[old.slots[s]] == ns[i] {
-			r.slots[s] = int32(i)
-		} else {
+		s, ok := had[m.Addr]
+		if !ok {
 			new = append(new, i)
+			continue
 		}
+		r.slots[s] = int32(i)
+		keep[s] = int32(min(ns[i], hadCounts[s]))
+		fresh = appendPoints(fresh, m.Addr, int32(s), hadCounts[s], ns[i])
 	}
-	kept := slices.Clone(r.slots)
-	var fresh []point
 	s := 0
 	for _, i := range new {
 		for s < len(r.slots) && r.slots[s] != free {
@@ -138,50 +146,57 @@ func (r *ring) place(old *ring) {
 			r.slots = append(r.slots, free)
 		}
 		r.slots[s] = int32(i)
-		fresh = appendPoints(fresh, r.members[i].Addr, int32(s), ns[i])
+		fresh = appendPoints(fresh, r.members[i].Addr, int32(s), 0, ns[i])
 	}
 	addr := func(slot int32) string { return r.members[r.slots[slot]].Addr }
 	slices.SortFunc(fresh, func(a, b point) int {
-		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(addr(a.owner), addr(b.owner)))
+		if a.place != b.place {
+			return cmp.Compare(a.place, b.place)
+		}
+		return cmp.Compare(addr(a.owner), addr(b.owner))
 	})
-	r.base = merge(old.base, kept, fresh, total, addr)
+	r.base = merge(old.base, keep, fresh, total, addr)
 }
 
 // free marks a slot without a member.
 const free = -1
 
-// merge returns, in order, old's points whose owners are kept, and the fresh ones; total is how many that makes.
-func merge(old points, kept []int32, fresh []point, total int, addr func(slot int32) string) points {
+// merge returns, in order, those of old's points that are kept, and the fresh ones; total is how many that makes.
+func merge(old points, keep []int32, fresh []point, total int, addr func(slot int32) string) points {
 	if len(fresh) == 0 && total == old.len() {
 		return old
 	}
-	out := points{make([]uint64, total), make([]int32, total)}
+	out := points{make([]uint64, total), make([]int32, total), make([]uint16, total)}
 	n := 0
 	for k, place := range old.place {
 		owner := old.owner[k]
-		if kept[owner] == free {
+		if int32(old.number[k]) >= keep[owner] {
 			continue
 		}
 		for len(fresh) > 0 && (fresh[0].place < place || fresh[0].place == place && addr(fresh[0].owner) < addr(owner)) {
-			out.place[n], out.owner[n] = fresh[0].place, fresh[0].owner
+			out.place[n], out.owner[n], out.number[n] = fresh[0].place, fresh[0].owner, fresh[0].number
 			n++
 			fresh = fresh[1:]
 		}
-		out.place[n], out.owner[n] = place, owner
+		out.place[n], out.owner[n], out.number[n] = place, owner, old.number[k]
 		n++
 	}
 	for _, p := range fresh {
-		out.place[n], out.owner[n] = p.place, p.owner
+		out.place[n], out.owner[n], out.number[n] = p.place, p.owner, p.number
 		n++
 	}
 	return out
 }
 
-func appendPoints(to []point, addr string, owner int32, n int) []point {
+// appendPoints adds the points of a member from one number on, below another.
+func appendPoints(to []point, addr string, owner int32, from, below int) []point {
+	if from >= below {
+		return to
+	}
 	name := append([]byte(addr), "-v"...)
-	for i := range n {
+	for i := from; i < below; i++ {
 		sum := md5.Sum(strconv.AppendInt(name, int64(i), 10))
-		to = append(to, point{binary.BigEndian.Uint64(sum[:]), owner})
+		to = append(to, point{binary.BigEndian.Uint64(sum[:]), owner, uint16(i)})
 	}
 	return to
 }

@@ -19,7 +19,7 @@ func TestRingPoints(t *testing.T) {
 		{"b0.example:9092", 159, 0x79aeac693f5a93ac},
 		{"10.0.0.1:9092", 7, 0xfdf8db1b4e53fd78},
 	} {
-		if got := appendPoints(nil, c.addr, 0, 160)[c.v].place; got != c.want {
+		if got := appendPoints(nil, c.addr, 0, 0, 160)[c.v].place; got != c.want {
 			t.Errorf("point %d of %s is at %#x, want %#x", c.v, c.addr, got, c.want)
 		}
 	}

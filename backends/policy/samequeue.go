@@ -7,7 +7,7 @@ import (
 
 // queueSample is how many members a pick looks at: all of a pool of up to that many, else those of as many turns of the
 // round.
-const queueSample = 32
+const queueSample = 16
 
 // sameQueue evens out queues: a request goes to the members whose requests in flight, for their weight, are below the
 // average, in proportion to how far below, and never to one above it. When all are equal it goes in turn.
