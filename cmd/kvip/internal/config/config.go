@@ -127,6 +127,8 @@ type VIP struct {
 	Name string `yaml:"name"`
 	// Listen is host:port to bind.
 	Listen string `yaml:"listen"`
+	// SharePort lets several kvip processes listen on the same port; otherwise a port that another one has is refused.
+	SharePort bool `yaml:"share_port"`
 	// Pool is the name of the pool behind it.
 	Pool string `yaml:"pool"`
 	// Addresses are host:port as clients write them; a broker that advertises one of them is refused.
@@ -157,8 +159,10 @@ type Limits struct {
 	Hold time.Duration `yaml:"hold"`
 	// FrameBytes is the largest request; InboundBytes what a client may send ahead while a request of it waits,
 	// OutboundBytes what may wait for a client that does not read.
-	FrameBytes    Bytes `yaml:"frame_bytes"`
-	InboundBytes  Bytes `yaml:"inbound_bytes"`
+	FrameBytes   Bytes `yaml:"frame_bytes"`
+	InboundBytes Bytes `yaml:"inbound_bytes"`
+	// BufferedBytes is what all clients of the VIP together may have sent that cannot be served yet.
+	BufferedBytes Bytes `yaml:"buffered_bytes"`
 	OutboundBytes Bytes `yaml:"outbound_bytes"`
 	// Tags is the most tagged fields in one section of a request (KIP-482).
 	Tags int `yaml:"tags"`
@@ -231,7 +235,7 @@ func DefaultVIP() VIP {
 		Lookup: "snapshot",
 		Limits: Limits{
 			FirstByte: d.FirstByte, Frame: d.Frame, Idle: d.Idle, Stalled: d.Stalled, Hold: d.Hold,
-			FrameBytes: Bytes(d.FrameBytes), InboundBytes: Bytes(d.InboundBytes), OutboundBytes: Bytes(d.OutboundBytes), Tags: d.Tags,
+			FrameBytes: Bytes(d.FrameBytes), InboundBytes: Bytes(d.InboundBytes), OutboundBytes: Bytes(d.OutboundBytes), BufferedBytes: Bytes(d.BufferedBytes), Tags: d.Tags,
 		},
 	}
 }

@@ -199,6 +199,7 @@ func (v *validator) limits(path string, l Limits) {
 	v.count(path+".frame_bytes", int(l.FrameBytes), 1<<10, 100<<20)
 	v.count(path+".inbound_bytes", int(l.InboundBytes), 1<<10, 1<<30)
 	v.count(path+".outbound_bytes", int(l.OutboundBytes), 64<<10, 1<<30)
+	v.count(path+".buffered_bytes", int(l.BufferedBytes), 1<<20, 1<<30)
 	if l.InboundBytes < l.FrameBytes && !v.places[path+".frame_bytes"].bad {
 		v.error(path+".inbound_bytes", fmt.Sprintf("inbound_bytes %d is less than frame_bytes %d: a client that sends such a request ahead would be closed", l.InboundBytes, l.FrameBytes), "make inbound_bytes at least frame_bytes")
 	}

@@ -175,12 +175,13 @@ func (p *process) buildVIP(c config.VIP, connections int) (*vip, error) {
 	limits := front.DefaultLimits()
 	limits.FirstByte, limits.Frame, limits.Idle, limits.Stalled, limits.Hold = l.FirstByte, l.Frame, l.Idle, l.Stalled, l.Hold
 	limits.FrameBytes, limits.InboundBytes, limits.OutboundBytes = int(l.FrameBytes), int(l.InboundBytes), int(l.OutboundBytes)
-	limits.Tags = l.Tags
+	limits.Tags, limits.BufferedBytes = l.Tags, int(l.BufferedBytes)
 	server, err := front.New(front.Config{
 		Name:          c.Name,
 		Listen:        c.Listen,
 		LookupForward: c.Lookup == "forward",
 		ForwardWrites: c.Forward.Writes,
+		SharePort:     c.SharePort,
 		MaxConns:      connections,
 		Limits:        limits,
 	}, v.pool, p.log.Named("vip"), p.registry)
