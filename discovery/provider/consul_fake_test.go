@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ type fakeConsul struct {
 	mu      sync.Mutex
 	index   uint64
 	entries []entry
+	kv      map[string]string
 	changed chan struct{} // closed and replaced at each change
 	header  http.Header   // on top of the usual ones
 	// trouble answers instead, for as long as it is set.
@@ -118,11 +120,33 @@ func (f *fakeConsul) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for k, v := range f.header {
 		h[k] = v
 	}
+	if strings.HasPrefix(r.URL.Path, "/v1/kv/") {
+		f.serveKV(w, r)
+		return
+	}
 	entries := f.entries
 	if entries == nil {
 		entries = []entry{}
 	}
 	_ = json.NewEncoder(w).Encode(entries)
+}
+
+func (f *fakeConsul) serveKV(w http.ResponseWriter, r *http.Request) {
+	type pair struct {
+		Key   string
+		Value []byte
+	}
+	var found []pair
+	for key, value := range f.kv {
+		if strings.HasPrefix(key, strings.TrimPrefix(r.URL.Path, "/v1/kv/")) {
+			found = append(found, pair{key, []byte(value)})
+		}
+	}
+	if len(found) == 0 {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(found)
 }
 
 // RoundTrip lets f be reached without a network, which fake time needs.

@@ -110,12 +110,12 @@ func (s *SelfRegistration) Run(ctx context.Context) error {
 	if s.own != nil {
 		defer s.own.CloseIdleConnections()
 	}
-	defer close(s.left)
 	var all sync.WaitGroup
 	for _, e := range s.entries {
 		all.Go(func() { s.keep(ctx, e) })
 	}
 	all.Wait()
+	close(s.left)
 	<-ctx.Done()
 	return ctx.Err()
 }
