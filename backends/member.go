@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -143,8 +144,11 @@ func (m *member) heard(ev healthcheck.Event, clusterID string) (changed bool) {
 		return changed
 	}
 	if r.Listed {
-		if sum := sumBrokers(r.Brokers); sum != m.sum {
-			m.brokers, m.sum, m.compared, changed = r.Brokers, sum, nil, true
+		if !sameList(r.Brokers, m.brokers) { // most lists are the very one of the last probe
+			if sum := sumBrokers(r.Brokers); sum != m.sum {
+				m.sum, m.compared, changed = sum, nil, true
+			}
+			m.brokers = r.Brokers
 		}
 		changed = changed || m.clusterID != r.ClusterID
 		m.clusterID = r.ClusterID
@@ -286,11 +290,21 @@ func commonList(members []*member) *snapshot.Snapshot {
 	return &snapshot.Snapshot{Brokers: best.brokers}
 }
 
+// sameList says that two lists are one in memory.
+func sameList(a, b []kmsg.MetadataResponseBroker) bool {
+	return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0]
+}
+
 // sumBrokers tells broker lists apart.
 func sumBrokers(brokers []kmsg.MetadataResponseBroker) uint64 {
 	d := xxhash.New()
+	var numbers [12]byte
 	for _, b := range brokers {
-		_, _ = fmt.Fprintf(d, "%d@%s:%d\n", b.NodeID, b.Host, b.Port)
+		binary.BigEndian.PutUint32(numbers[:], uint32(b.NodeID))
+		binary.BigEndian.PutUint32(numbers[4:], uint32(b.Port))
+		binary.BigEndian.PutUint32(numbers[8:], uint32(len(b.Host)))
+		_, _ = d.Write(numbers[:])
+		_, _ = d.WriteString(b.Host)
 	}
 	return d.Sum64()
 }

@@ -109,7 +109,7 @@ func (p *Pool) dialAllowed(ctx context.Context, network, addr string) (net.Conn,
 // observerFor makes the probe of a broker outside the registry.
 func (p *Pool) observerFor(addr string, nodeID int32, report func(probe.Result)) (*probe.Prober, error) {
 	return probe.New(probe.Config{
-		Addr: addr, NodeID: nodeID, ClusterID: p.pinned, Dial: p.dialAllowed, Resolve: p.resolver.Lookup, Report: report,
+		Addr: addr, NodeID: nodeID, ClusterID: p.pinned, Dial: p.dialAllowed, Resolve: p.resolver.Lookup, Lists: &p.lists, Report: report,
 	})
 }
 

@@ -65,6 +65,7 @@ type Pool struct {
 	rejected []atomic.Uint64 // as snapshot.Reasons
 
 	resolver  *probe.Resolver
+	lists     probe.Lists
 	watcher   *discovery.Watcher
 	scheduler *healthcheck.Scheduler
 	observer  *healthcheck.Scheduler

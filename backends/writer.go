@@ -224,7 +224,7 @@ func (w *writer) watch(m *member) {
 			}
 			return 1
 		},
-		Dial: p.parts.dial, Resolve: p.resolver.Lookup,
+		Dial: p.parts.dial, Resolve: p.resolver.Lookup, Lists: &p.lists,
 		Report: func(r probe.Result) { m.result.Store(&r) },
 	})
 	if err == nil {

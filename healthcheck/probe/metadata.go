@@ -43,6 +43,7 @@ func metadata(ctx context.Context, v *visit) (healthcheck.Reason, string) {
 	if err != nil {
 		return classify(ctx, err, ReasonBadAnswer)
 	}
+	l.brokers = v.cfg.Lists.share(l.brokers)
 	if old := v.conn.list; old != nil {
 		l.self = old.self // where to look first
 	}

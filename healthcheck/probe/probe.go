@@ -34,6 +34,8 @@ type Config struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Resolve looks up a host's addresses; nil is a Resolver of the prober's own. Probers of one pool may share one.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Lists shares broker lists with other probes of the same cluster; nil: each keeps its own.
+	Lists *Lists
 	// Checks are the names of the checks to run; nil: all.
 	Checks []string
 	// Report gets the result of each Check, from the goroutine that probes, before its verdict is out.
