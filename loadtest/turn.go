@@ -16,7 +16,7 @@ import (
 type stand struct {
 	side
 	session *scenario.Session
-	side0   report.Side
+	found   report.Side
 	total   *record.Result
 	sampler *sampler
 }
@@ -24,7 +24,7 @@ type stand struct {
 // open makes a target's clients ready.
 func (p *plan) open(ctx context.Context, s side) (*stand, error) {
 	st := &stand{side: s, total: record.NewResult(), sampler: &sampler{pid: s.pid}}
-	st.side0 = report.Side{Target: s.target, Name: s.name}
+	st.found = report.Side{Target: s.target, Name: s.name}
 	cfg := p.config
 	cfg.Target = s.target
 	cfg.Observe = st.sampler.observe
@@ -63,16 +63,16 @@ func (st *stand) turn(ctx context.Context, start time.Time, begin func() float64
 			rw.CPU, rw.Kernel = samples[i].cpu.Seconds(), samples[i].kernel
 			round.CPU += rw.CPU
 		}
-		st.side0.Windows = append(st.side0.Windows, rw)
+		st.found.Windows = append(st.found.Windows, rw)
 	}
-	st.side0.Rounds = append(st.side0.Rounds, round)
+	st.found.Rounds = append(st.found.Rounds, round)
 	st.total.Append(result)
 	return nil
 }
 
 // result is what all turns found.
 func (st *stand) result(interleaved bool) report.Side {
-	s, r := st.side0, st.total
+	s, r := st.found, st.total
 	s.Counts, s.Elapsed, s.Bytes, s.PartitionErrors = counts(&r.Counts), r.Elapsed.Seconds(), r.Bytes, r.PartitionErrors
 	s.Stages = map[string]report.Histogram{}
 	for stage, h := range r.Stages {
