@@ -59,19 +59,12 @@ func (c *conn) traffic() gnet.Action {
 		c.account(c.g.InboundBuffered())
 		return c.action()
 	}
-	for c.end == session.ReasonNone {
-		n := c.g.InboundBuffered()
-		if !c.sess.Busy() && n < max(c.sess.Need(), wire.SizeBytes) {
-			c.rested(n, now)
-			break
-		}
-		if step := c.serve(now); step != session.NeedFlush {
-			c.after(step, now)
-			break
-		}
-		if !c.rest.Empty() {
-			break
-		}
+	switch n := c.g.InboundBuffered(); {
+	case c.end != session.ReasonNone:
+	case !c.sess.Busy() && n < max(c.sess.Need(), wire.SizeBytes):
+		c.rested(n, now)
+	default:
+		c.after(c.serve(now), now)
 	}
 	if l.tally.Unflushed() {
 		l.tally.Flushed(time.Since(begin))
@@ -115,6 +108,10 @@ func (c *conn) serve(now snapshot.Time) session.Step {
 func (c *conn) after(step session.Step, now snapshot.Time) {
 	switch {
 	case c.end != session.ReasonNone, !c.rest.Empty():
+	case step == session.NeedFlush:
+		// One flush a turn, so that a client that pipelines and reads fast does not keep others of its loop waiting. A wake
+		// from here would be served before any of them: gnet drains its queue of wakes to the end.
+		c.arm()
 	case step == session.Waiting:
 		c.loop.ages.move(c, busy, now)
 	case step == session.Held:

@@ -312,6 +312,32 @@ func TestAFullTableMakesRoomWithoutCuttingWhoIsWaiting(t *testing.T) {
 	}
 }
 
+func TestAClientThatPipelinesAndReadsFastLetsOthersHaveTheirTurn(t *testing.T) {
+	s := start(t, newPool(3000), Config{Loops: 1}) // answers of 1.3 MB
+	greedy := dial(t, s)
+	var got atomic.Int64
+	go func() { _, _ = greedy.Write(bytes.Repeat(metadataAll, 2000)) }()
+	go func() {
+		buf := make([]byte, 1<<20)
+		for {
+			n, err := greedy.Read(buf)
+			if got.Add(int64(n)); err != nil {
+				return
+			}
+		}
+	}()
+	other := dial(t, s)
+	eventually(t, "the greedy one is at it", func() bool { return got.Load() > 10<<20 })
+	for range 20 {
+		before := got.Load()
+		_, _ = other.Write(metadataNone)
+		expect(t, other, 102)
+		if during := got.Load() - before; during > 64<<20 {
+			t.Fatalf("another client's lookup waited while %d MB went to the greedy one", during>>20)
+		}
+	}
+}
+
 func TestHalvesOfFramesAreBoundedAllTogether(t *testing.T) {
 	s := start(t, newPool(3), Config{MaxConns: 500, Loops: 2, Limits: Limits{BufferedBytes: 1 << 20, Frame: time.Minute}})
 	half := make([]byte, 60<<10)

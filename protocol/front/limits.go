@@ -29,7 +29,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		FirstByte: 10 * time.Second, Frame: 5 * time.Second, Idle: 10 * time.Minute, Stalled: 30 * time.Second,
-		FrameBytes: 2 << 20, InboundBytes: 4 << 20, OutboundBytes: 2 << 20, BufferedBytes: 64 << 20, Tags: 16, Hold: 3 * time.Second,
+		FrameBytes: 2 << 20, InboundBytes: 4 << 20, OutboundBytes: 2 << 20, BufferedBytes: 32 << 20, Tags: 16, Hold: 3 * time.Second,
 		SilentGrace: 100 * time.Millisecond, PartialGrace: time.Second, BootGrace: 2 * time.Second,
 	}
 }

@@ -98,10 +98,16 @@ func (l *loop) shed(c *conn) {
 // leave closes up to n connections that have nothing more to wait for, oldest first. Those that are still bootstrapping
 // get their answers first.
 func (l *loop) leave(n int) {
+	now := snapshot.Now()
 	for range n {
 		c := l.ages.oldestQuiet()
 		if c == nil {
 			c = l.ages[silent].head
+		}
+		if c == nil {
+			if c = l.ages[booting].head; c != nil && now.Sub(c.since) < l.server.limits.BootGrace {
+				c = nil // its lookup may be on the way
+			}
 		}
 		if c == nil {
 			return

@@ -16,6 +16,9 @@ import (
 // maxParts is how many parts go into one vectored write; the kernel takes 1024.
 const maxParts = 512
 
+// turnBytes is about how much one connection writes before others of its loop have their turn.
+const turnBytes = 1 << 20
+
 // flush writes what the loop has collected for c, and keeps what the socket does not take.
 func (c *conn) flush(now snapshot.Time) {
 	l := c.loop
@@ -38,25 +41,18 @@ func (c *conn) flush(now snapshot.Time) {
 // resume goes on with an answer that the socket did not take whole, and says whether it is out now.
 func (c *conn) resume(now snapshot.Time) bool {
 	l := c.loop
-	for !c.rest.Empty() {
-		l.parts = c.rest.Parts(l.parts[:0], maxParts)
-		size := 0
-		for _, p := range l.parts {
-			size += len(p)
-		}
-		n, err := l.write(c.g.Fd(), l.parts)
-		if err != nil {
-			c.rest, c.end = answer.Rest{}, session.ReasonReset
-			return false
-		}
-		c.rest.Advance(n)
-		if n > 0 {
-			l.ages.move(c, stalled, now)
-		}
-		if n < size {
-			c.arm()
-			return false
-		}
+	l.parts = c.rest.Parts(l.parts[:0], maxParts)
+	n, err := l.write(c.g.Fd(), l.parts)
+	if err != nil {
+		c.rest, c.end = answer.Rest{}, session.ReasonReset
+		return false
+	}
+	if n > 0 {
+		l.ages.move(c, stalled, now)
+	}
+	if c.rest.Advance(n); !c.rest.Empty() {
+		c.arm()
+		return false
 	}
 	return true
 }
@@ -67,46 +63,48 @@ func (c *conn) arm() {
 	}
 }
 
-// write writes parts until all is out or the socket is full, and returns how many bytes went out. The socket never
-// blocks, so the system calls need not tell the scheduler.
-func (l *loop) write(fd int, parts [][]byte) (int, error) {
-	total := 0
-	for len(parts) > 0 {
-		batch := parts[:min(len(parts), maxParts)]
+// write writes parts until all is out, the socket is full or the turn is over, and returns how many bytes went out. The
+// socket never blocks, so the system calls need not tell the scheduler.
+func (l *loop) write(fd int, parts [][]byte) (total int, err error) {
+	for len(parts) > 0 && total < turnBytes {
 		l.iov = l.iov[:0]
-		size := 0
-		for _, p := range batch {
-			if len(p) == 0 {
-				continue
+		size, i := 0, 0
+		for ; i < len(parts) && i < maxParts && size < turnBytes; i++ {
+			if p := parts[i]; len(p) > 0 {
+				l.iov = append(l.iov, unix.Iovec{Base: &p[0], Len: uint64(len(p))})
+				size += len(p)
 			}
-			l.iov = append(l.iov, unix.Iovec{Base: &p[0], Len: uint64(len(p))})
-			size += len(p)
 		}
+		parts = parts[i:]
 		if size == 0 {
-			parts = parts[len(batch):]
 			continue
 		}
-		var n uintptr
-		var errno unix.Errno
-		if len(l.iov) == 1 { // most answers: a plain write is a little cheaper
-			n, _, errno = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(l.iov[0].Base)), uintptr(l.iov[0].Len))
-		} else {
-			n, _, errno = unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&l.iov[0])), uintptr(len(l.iov)))
-		}
+		n, errno := writev(fd, l.iov)
 		switch errno {
 		case 0:
-		case unix.EINTR:
-			continue
 		case unix.EAGAIN:
 			return total, nil
 		default:
 			return total, errno
 		}
-		total += int(n)
-		if int(n) < size {
+		if total += n; n < size {
 			return total, nil
 		}
-		parts = parts[len(batch):]
 	}
 	return total, nil
+}
+
+func writev(fd int, iov []unix.Iovec) (int, unix.Errno) {
+	for {
+		var n uintptr
+		var errno unix.Errno
+		if len(iov) == 1 { // most answers: a plain write is a little cheaper
+			n, _, errno = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(iov[0].Base)), uintptr(iov[0].Len))
+		} else {
+			n, _, errno = unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&iov[0])), uintptr(len(iov)))
+		}
+		if errno != unix.EINTR {
+			return int(n), errno
+		}
+	}
 }

@@ -141,8 +141,8 @@ func (s *Session) Serve(in []byte, out *answer.Out, tally *Tally, now snapshot.T
 		}
 		taken += n
 		s.Requests++
+		s.need = 0
 		if step != NeedInput {
-			s.need = 0
 			return taken, step, reason
 		}
 	}

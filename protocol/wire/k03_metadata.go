@@ -33,14 +33,14 @@ func ParseMetadata(body []byte, version int16, tagLimit int) (MetadataRequest, F
 	r := reader{b: body}
 	n := int64(0)
 	if flexible {
-		n = int64(r.uvarint()) - 1
+		n = int64(int32(r.uvarint()) - 1)
 	} else {
 		n = int64(r.int32())
 	}
 	switch {
-	case r.bad, n < -1, n == -1 && version == 0:
+	case r.bad, n < 0 && version == 0:
 		return q, FaultBody
-	case n == -1, n == 0 && version == 0:
+	case n < 0, n == 0 && version == 0:
 		q.All = true
 	case n > int64(len(r.b))/minTopic(version):
 		return q, FaultBody // more topics than the bytes left can hold

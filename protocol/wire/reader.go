@@ -63,15 +63,16 @@ func (r *reader) uvarint() uint32 {
 	return 0
 }
 
-// nullable reads a string whose length is an int16, or a compact one; ok is false for null.
+// nullable reads a string whose length is an int16, or a compact one; ok is false for null, which is any negative length, as
+// for a broker.
 func (r *reader) nullable(compact bool) (s []byte, ok bool) {
 	var n int
 	if compact {
-		n = int(r.uvarint()) - 1
+		n = int(int32(r.uvarint()) - 1)
 	} else {
 		n = int(r.int16())
 	}
-	if r.bad || n == -1 {
+	if r.bad || n < 0 {
 		return nil, false
 	}
 	return r.take(n), !r.bad
@@ -97,16 +98,13 @@ func (r *reader) tags(limit int) {
 		r.bad, r.b = true, nil
 		return
 	}
-	last := int64(-1)
 	for range n {
-		tag := int64(r.uvarint())
+		r.uvarint() // the tag; a broker does not mind their order
 		size := r.uvarint()
-		// Kafka wants tags strictly ascending (KIP-482).
-		if tag <= last || int64(size) > int64(len(r.b)) {
+		if int64(size) > int64(len(r.b)) {
 			r.bad, r.b = true, nil
 			return
 		}
-		last = tag
 		r.take(int(size))
 	}
 }
