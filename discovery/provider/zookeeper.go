@@ -255,17 +255,16 @@ type zkResult struct {
 
 // event is called by the library; it must not block.
 func (w *zkWatch) event(e zk.Event) {
-	w.mu.Lock()
 	switch {
-	case e.Type == zk.EventSession && e.State == zk.StateExpired:
+	case e.Type != zk.EventSession:
+		w.unwatch(e.Path) // a watch tells once
+	case e.State == zk.StateExpired:
+		w.mu.Lock()
 		w.watched = nil // all watches are gone with the session
-	case e.Type == zk.EventSession:
 		w.mu.Unlock()
+	case e.State != zk.StateDisconnected: // which the next read tells of, when it is not over by then
 		return
-	default:
-		delete(w.watched, e.Path) // a watch tells once
 	}
-	w.mu.Unlock()
 	select {
 	case w.dirty <- struct{}{}:
 	default:
@@ -286,7 +285,7 @@ func (w *zkWatch) want(node string) bool {
 	return true
 }
 
-// unwatch forgets a watch that was not set.
+// unwatch forgets a watch that has told, or was not set.
 func (w *zkWatch) unwatch(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -38,6 +38,32 @@ type source struct {
 func (s source) Status() admin.Status          { return s.status }
 func (s source) Conditions() []admin.Condition { return s.conditions }
 
+func (s source) Explain(client netip.AddrPort) []backends.Explanation {
+	return []backends.Explanation{{Pool: "orders", Client: client.String(), Skipped: []backends.Skipped{}}}
+}
+
+func TestExplain(t *testing.T) {
+	base := start(t, source{}, admin.Config{})
+	for query, want := range map[string]string{
+		"client=10.1.2.3":            `"client": "10.1.2.3:0"`,
+		"client=10.1.2.3:40000":      `"client": "10.1.2.3:40000"`,
+		"client=[2001:db8::1]:40000": `"client": "[2001:db8::1]:40000"`,
+		"client=2001:db8::1":         `"client": "[2001:db8::1]:0"`,
+		"client=kafka":               `client "kafka" is no address: write an IP`,
+		"":                           `client "" is no address`,
+	} {
+		resp, err := http.Get(base + "/explain?" + query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if !strings.Contains(string(body), want) || (resp.StatusCode == http.StatusOK) != strings.HasPrefix(want, `"`) {
+			t.Errorf("%s: %s %s, want %s", query, resp.Status, body, want)
+		}
+	}
+}
+
 // start serves src and returns its base URL.
 func start(t *testing.T, src admin.Source, cfg admin.Config) string {
 	t.Helper()

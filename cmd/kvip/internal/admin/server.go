@@ -7,11 +7,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
+
+	"github.com/kvip/kvip/backends"
 )
 
 // MaxConns is the most connections that the listener serves at once; more wait in the kernel's queue. It is part of the
@@ -31,6 +34,8 @@ type Source interface {
 	Status() Status
 	// Conditions are the rules of readiness, in the order of importance.
 	Conditions() []Condition
+	// Explain says for each pool which broker a client would get.
+	Explain(client netip.AddrPort) []backends.Explanation
 }
 
 // Server is the admin listener.
@@ -47,6 +52,7 @@ func New(cfg Config, source Source, metrics prometheus.Gatherer, log *zap.Logger
 	mux.HandleFunc("GET /livez", h.livez)
 	mux.HandleFunc("GET /readyz", h.readyz)
 	mux.HandleFunc("GET /statusz.json", h.statusz)
+	mux.HandleFunc("GET /explain", h.explain)
 	mux.HandleFunc("GET /{$}", h.page)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
 		MaxRequestsInFlight: 4, Timeout: 10 * time.Second, ErrorLog: zap.NewStdLog(log),

@@ -25,6 +25,7 @@ type commands struct {
 	Check    checkCommand    `cmd:"" help:"Read a configuration as serve would, and show everything that is wrong with it."`
 	Status   statusCommand   `cmd:"" help:"Show whether a running kvip is healthy, and if not, why."`
 	Brokers  brokersCommand  `cmd:"" help:"Show the brokers of a running kvip, and what it thinks of each."`
+	Explain  explainCommand  `cmd:"" help:"Show which broker a client gets, why, and who is skipped for what."`
 	Pool     poolCommand     `cmd:"" help:"Change who is in a pool, and with what share, in Consul."`
 	Probe    probeCommand    `cmd:"" help:"Run the checks of a pool's health probe against one broker, step by step."`
 	Loadtest loadtestCommand `cmd:"" help:"Load a bootstrap address with virtual clients, and check what they are told."`

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -60,6 +61,15 @@ func TestScripts(t *testing.T) {
 type fixed struct{ reason string }
 
 func (f fixed) Conditions() []admin.Condition { return nil }
+
+func (f fixed) Explain(client netip.AddrPort) []backends.Explanation {
+	return []backends.Explanation{{
+		Pool: "orders", Client: client.Addr().String(),
+		Head:    backends.Choice{Policy: "round-robin", Broker: "10.0.0.1:9092", NodeID: 1, Why: "its turn"},
+		Forward: backends.Choice{Policy: "ring", Broker: "10.0.0.1:9092", NodeID: 1, Rack: "r1", Why: "next on the ring", Sticky: true},
+		Skipped: []backends.Skipped{{Broker: "10.0.0.2:9092", NodeID: 2, State: "down", Why: "its probe fails: connect: refused"}},
+	}}
+}
 
 func (f fixed) Status() admin.Status {
 	return admin.Status{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -300,6 +301,15 @@ func (p *process) Status() admin.Status {
 		st.Pools = append(st.Pools, pool.Status())
 	}
 	return st
+}
+
+// Explain implements admin.Source.
+func (p *process) Explain(client netip.AddrPort) []backends.Explanation {
+	all := make([]backends.Explanation, 0, len(p.pools))
+	for _, pool := range p.pools {
+		all = append(all, pool.Explain(client))
+	}
+	return all
 }
 
 // Conditions implements admin.Source: the rules by which a client could bootstrap at every VIP.
