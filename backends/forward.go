@@ -181,6 +181,10 @@ func (fl *flight) resultFor(r *forward.Request, res forward.Result) forward.Resu
 	return res
 }
 
+// maxCloses is how many brokers may close on a request before it is taken for one that brokers close on: a client's
+// malformed bytes cost each that gets them an exception.
+const maxCloses = 2
+
 // carry asks brokers in turn until one answers. A request that changes something goes to a second one only if not a byte
 // of it was sent to the first.
 func (fl *flight) carry() forward.Result {
@@ -188,6 +192,7 @@ func (fl *flight) carry() forward.Result {
 	ctx, cancel := context.WithTimeout(fl.ctx, fl.timeout())
 	defer cancel()
 	var tried []target
+	closes := 0
 	for {
 		v := fl.f.view()
 		t, ok := v.choose(r, tried)
@@ -212,7 +217,11 @@ func (fl *flight) carry() forward.Result {
 			return forward.Result{Err: forward.ErrDeadline}
 		}
 		fl.f.nudge(t.addr)
-		if !r.Retry && !errors.As(err, &notSent) || !v.more(tried) {
+		sent := !errors.As(err, &notSent)
+		if sent && !errors.Is(err, upstream.ErrLate) {
+			closes++
+		}
+		if sent && !r.Retry || closes == maxCloses || !v.more(tried) {
 			if errors.Is(err, upstream.ErrLate) {
 				err = forward.ErrDeadline
 			}

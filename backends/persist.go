@@ -11,7 +11,7 @@ import (
 
 const (
 	// saveEvery is the least time between two saves of what changed; savedAge is how old the saved confirmation may get
-	// while nothing changes.
+	// while nothing changes, less where max_stale is short.
 	saveEvery = 10 * time.Second
 	savedAge  = time.Minute
 )
@@ -88,6 +88,7 @@ func (w *writer) loadView(s *state) {
 	}
 	if age > w.p.cfg.MaxStale {
 		w.report.stateFile = "loaded without its snapshot, which is " + age.Round(time.Second).String() + " old"
+		w.p.log.Warn("the snapshot in the state file is too old to be served", zap.Duration("age", age), zap.Duration("max_stale", w.p.cfg.MaxStale))
 		return
 	}
 	rules := snapshot.Rules{ClusterID: w.clusterID, VIP: vipAddresses(w.p.cfg.VIPAddresses)}
@@ -126,8 +127,8 @@ func (w *writer) save() {
 	if w.p.cfg.StateDir == "" || st.saving || w.clusterID == "" {
 		return
 	}
-	old := time.Since(st.last)
-	if !st.urgent && !(st.dirty && old > saveEvery) && !(w.cur != nil && old > savedAge) {
+	old, most := time.Since(st.last), min(savedAge, w.p.cfg.MaxStale/4)
+	if !st.urgent && !(st.dirty && old > min(saveEvery, most)) && !(w.cur != nil && old > most) {
 		return
 	}
 	st.saving, st.dirty, st.urgent, st.last = true, false, false, time.Now()

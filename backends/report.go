@@ -142,7 +142,7 @@ func (p *Pool) Status() Status {
 			Provider: d.Name, LastSuccess: d.LastSuccess, LastError: d.Error, Stale: d.Stale, Instances: d.Instances, Skipped: d.Skipped,
 		})
 	}
-	s.Alarms = alarms(&s, r)
+	s.Alarms = alarms(&s, r, p.cfg.MaxStale)
 	return s
 }
 
@@ -229,7 +229,7 @@ func few(all []string) string {
 }
 
 // alarms are the conditions that want a person now.
-func alarms(s *Status, r *report) []string {
+func alarms(s *Status, r *report, maxStale time.Duration) []string {
 	var out []string
 	for _, m := range s.Members {
 		if m.State == string(Quarantined) {
@@ -244,6 +244,10 @@ func alarms(s *Status, r *report) []string {
 	}
 	if s.Snapshot.Generation > 0 && !s.Snapshot.Usable {
 		out = append(out, fmt.Sprintf("the snapshot is %.0f s old, beyond max_stale: lookups are not answered", s.Snapshot.AgeSeconds))
+	}
+	if s.Snapshot.Usable && !s.Snapshot.Fresh && s.Snapshot.LastRefreshError != "" {
+		out = append(out, fmt.Sprintf("no broker answers: lookups are answered from a snapshot that is %.0f s old, for %.0f s at most, and nothing can be forwarded: %s",
+			s.Snapshot.AgeSeconds, maxStale.Seconds(), s.Snapshot.LastRefreshError))
 	}
 	if s.Snapshot.FromDisk {
 		out = append(out, "the snapshot is from disk: no broker has confirmed it since the start")
