@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kversion"
 	"go.uber.org/zap"
 
 	"github.com/kvip/kvip/cmd/kvip/internal/admin"
@@ -45,7 +46,10 @@ func Run(ctx context.Context, o Options) error {
 			return err
 		}
 	}
+	// The fake's brokers do not pass a request for the controller on, as a KRaft cluster's do, so they must not be taken for
+	// such: they say that they are Kafka 3.2 on ZooKeeper, whose clients are told the one true controller.
 	cluster, err := kfake.NewCluster(
+		kfake.MaxVersions(kversion.V3_2_0()),
 		kfake.NumBrokers(o.Brokers),
 		kfake.ClusterID("kvip-demo"),
 		kfake.AllowAutoTopicCreation(),
