@@ -42,6 +42,7 @@ type Conn struct {
 	limit int
 	id    int32
 	idle  time.Time // when it was last put back
+	last  int       // bytes of the last answer
 	head  [4 << 10]byte
 }
 
@@ -122,7 +123,8 @@ func (c *Conn) read() (frame []byte, got bool, err error) {
 	if n > total {
 		return nil, true, fmt.Errorf("%w: bytes after its end", ErrAnswer)
 	}
-	frame = make([]byte, min(total, max(n, firstChunk)))
+	// As much as this broker has sent before it may be believed to send again: refreshes come in megabytes.
+	frame = make([]byte, min(total, max(n, firstChunk, c.last)))
 	copy(frame, c.head[:n])
 	for n < total {
 		if n == len(frame) {
@@ -139,6 +141,7 @@ func (c *Conn) read() (frame []byte, got bool, err error) {
 			return nil, true, err
 		}
 	}
+	c.last = total
 	if id := int32(binary.BigEndian.Uint32(frame[wire.ResponseCorrelationOffset:])); id != c.id {
 		return nil, true, fmt.Errorf("%w: correlation id %d instead of %d", ErrAnswer, id, c.id)
 	}

@@ -50,10 +50,22 @@ func encodeTopics(snap *snapshot.Snapshot, family int16, old *snapshot.Snapshot,
 	for first := 0; first < len(snap.Topics); first += pageTopics {
 		last := min(first+pageTopics, len(snap.Topics))
 		var p page
-		if prev != nil && brokers && samePage(snap, old, first, last) {
+		switch {
+		case prev == nil || !brokers:
+			p = e.encode(snap.Topics[first:last], 0, nil)
+		case samePage(snap, old, first, last):
 			p = prev.pages[first/pageTopics]
-		} else {
-			p.bytes, p.ends = e.encode(snap.Topics[first:last])
+		default:
+			size := 0
+			if n := first / pageTopics; n < len(prev.pages) {
+				size = len(prev.pages[n].bytes)
+			}
+			p = e.encode(snap.Topics[first:last], size, func(i int) []byte {
+				if i += first; i < len(old.Topics) && snapshot.SameTopic(&snap.Topics[i], &old.Topics[i]) {
+					return prev.topic(int32(i))
+				}
+				return nil
+			})
 		}
 		ts.pages = append(ts.pages, p)
 		ts.size += len(p.bytes)
@@ -107,7 +119,7 @@ type topicEncoder struct {
 	resp          *kmsg.MetadataResponse
 	one           []kmsg.MetadataResponseTopic
 	before, after int
-	buf           []byte
+	buf, page     []byte
 }
 
 func newTopicEncoder(version int16) *topicEncoder {
@@ -119,9 +131,22 @@ func newTopicEncoder(version int16) *topicEncoder {
 	return e
 }
 
-func (e *topicEncoder) encode(ts []kmsg.MetadataResponseTopic) (all []byte, ends []uint32) {
-	ends = make([]uint32, 0, len(ts))
+// encode encodes topics one after the other. had, if any, returns the bytes of those that are encoded already; all together
+// they will probably be of that size.
+func (e *topicEncoder) encode(ts []kmsg.MetadataResponseTopic, size int, had func(i int) []byte) page {
+	ends := make([]uint32, 0, len(ts))
+	all := e.page[:0]
+	if size > 0 {
+		all = make([]byte, 0, size)
+	}
 	for i := range ts {
+		if had != nil {
+			if b := had(i); b != nil {
+				all = append(all, b...)
+				ends = append(ends, uint32(len(all)))
+				continue
+			}
+		}
 		e.one[0] = ts[i]
 		if e.resp.Version < 6 {
 			e.one[0].Partitions = withoutListenerError(e.one[0].Partitions)
@@ -130,7 +155,11 @@ func (e *topicEncoder) encode(ts []kmsg.MetadataResponseTopic) (all []byte, ends
 		all = append(all, e.buf[e.before:len(e.buf)-e.after]...)
 		ends = append(ends, uint32(len(all)))
 	}
-	return append(make([]byte, 0, len(all)), all...), ends // exact: it stays for long
+	if size > 0 && len(all) == size {
+		return page{all, ends}
+	}
+	e.page = all
+	return page{append(make([]byte, 0, len(all)), all...), ends} // exact: it stays for long
 }
 
 // withoutListenerError says LEADER_NOT_AVAILABLE where newer versions say LISTENER_NOT_FOUND (KafkaApis: v6 brought it).

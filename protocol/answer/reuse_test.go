@@ -141,8 +141,8 @@ func BenchmarkBuild(b *testing.B) {
 	}
 	set := first()
 	next := refreshed(snap, func(s *snapshot.Snapshot) {
-		for i := 0; i < len(s.Topics); i += 1000 {
-			s.Topics[i].Partitions[0].LeaderEpoch++
+		for i := range 100 { // one partition in each of as many topics
+			s.Topics[(i*7919)%len(s.Topics)].Partitions[i%10].LeaderEpoch++
 		}
 	})
 	b.Run("first", func(b *testing.B) {
