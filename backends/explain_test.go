@@ -25,7 +25,7 @@ func TestWhatIsExplainedIsWhatHappens(t *testing.T) {
 		defer emptyLists(c, 5)()
 		eventually(t, 5*time.Second, "all are known", func() bool {
 			s := w.states()
-			return s[addr(9092)] == "serving" && s[addr(9096)] == "draining" && s[addr(9097)] == "down no_brokers"
+			return w.now() != nil && s[addr(9092)] == "serving" && s[addr(9096)] == "draining" && s[addr(9097)] == "down no_brokers"
 		})
 		for i := range 200 {
 			client := netip.MustParseAddrPort(fmt.Sprintf("192.0.2.%d:%d", i, 1000+i))
