@@ -124,13 +124,13 @@ func (r *ring) place(old *ring) {
 	ns := counts(r.members)
 	keep := make([]int32, len(old.slots)) // how many of its first points each of old's slots keeps
 	var fresh []point
-	var new []int
+	var added []int
 	total := 0
 	for i, m := range r.members {
 		total += ns[i]
 		s, ok := had[m.Addr]
 		if !ok {
-			new = append(new, i)
+			added = append(added, i)
 			continue
 		}
 		r.slots[s] = int32(i)
@@ -138,7 +138,7 @@ func (r *ring) place(old *ring) {
 		fresh = appendPoints(fresh, m.Addr, int32(s), hadCounts[s], ns[i])
 	}
 	s := 0
-	for _, i := range new {
+	for _, i := range added {
 		for s < len(r.slots) && r.slots[s] != free {
 			s++
 		}
