@@ -77,10 +77,14 @@ func waitForTopics(ctx context.Context, addr string, topics, partitions int) err
 
 // requests are what the load will ask.
 func requests() [][]byte {
+	return requestsFor(operation{all: true}.lookup(), operation{all: false}.lookup())
+}
+
+func requestsFor(lookups ...kafka.Lookup) [][]byte {
 	cfg := scenario.Defaults()
 	all := [][]byte{kafka.APIVersionsRequest(cfg.APIVersionsVersion, cfg.ClientID, cfg.Software)}
-	for _, everything := range []bool{true, false} {
-		all = append(all, kafka.MetadataRequest(cfg.MetadataVersion, cfg.ClientID, operation{all: everything}.lookup()))
+	for _, l := range lookups {
+		all = append(all, kafka.MetadataRequest(cfg.MetadataVersion, cfg.ClientID, l))
 	}
 	return all
 }

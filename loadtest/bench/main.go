@@ -31,12 +31,14 @@ type options struct {
 	Loops      int           `help:"Event loops of the floor; 0: one per CPU, as kvip's front has." default:"0"`
 	JSON       string        `name:"json" help:"File for the figures as JSON." type:"path"`
 	MaxRatio   float64       `help:"Fail when kvip's median ratio to the floor is above this; 0: do not judge." default:"0"`
+	Big        []string      `help:"Measure these instead, over stub clusters of sizes that no machine runs: ${big}." placeholder:"NAME,..."`
+	Fleet      fleetMember   `embed:"" prefix:"fleet-" hidden:""`
 }
 
 func main() {
 	var o options
 	kong.Parse(&o, kong.Name("bench"), kong.Description("Server CPU time per request: kvip, the floor, a broker, HAProxy."),
-		kong.Vars{"operations": strings.Join(operationNames(), ", ")})
+		kong.Vars{"operations": strings.Join(operationNames(), ", "), "big": strings.Join(bigNames(), ", ")})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o, os.Stdout); err != nil {
@@ -46,6 +48,12 @@ func main() {
 }
 
 func run(ctx context.Context, o options, out io.Writer) (err error) {
+	switch {
+	case o.Fleet.Target != "":
+		return o.Fleet.run(os.Stdin, out)
+	case len(o.Big) > 0:
+		return runBig(ctx, o, out)
+	}
 	ops, err := chooseOperations(o.Operations)
 	if err != nil {
 		return err

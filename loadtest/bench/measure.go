@@ -43,7 +43,11 @@ func measure(ctx context.Context, o options, ops []operation, s *stand, out io.W
 
 // measureCell loads one target with one operation.
 func measureCell(ctx context.Context, o options, op operation, t target, clusterID string) (cell, error) {
-	cfg := op.config(o, t.addr, clusterID)
+	return loadCell(ctx, op.name, t, op.config(o, t.addr, clusterID))
+}
+
+// loadCell loads one target and reads its CPU clock at both ends of the measurement.
+func loadCell(ctx context.Context, operation string, t target, cfg scenario.Config) (cell, error) {
 	var from, to time.Duration
 	var clock error
 	cfg.Observe = func(begin bool) {
@@ -66,15 +70,17 @@ func measureCell(ctx context.Context, o options, op operation, t target, cluster
 	case result.TargetFailures()+result.LocalFailures() > 0:
 		return cell{}, fmt.Errorf("operations failed: %s", failures(result))
 	case result.Answered == 0:
-		return cell{}, fmt.Errorf("no operation was answered within %s", o.Cell)
+		return cell{}, fmt.Errorf("no operation was answered within %s", cfg.Duration)
 	}
 	return cell{
-		Operation: op.name, Target: t.name,
+		Operation: operation, Target: t.name,
 		CPUMicros: float64((to - from).Nanoseconds()) / 1e3 / float64(result.Answered),
 		Cores:     (to - from).Seconds() / result.Elapsed.Seconds(),
 		Rate:      result.Rate(), Answered: result.Answered, Bytes: float64(result.Bytes) / float64(result.Answered),
-		P50Micros: float64(result.Stages[record.Operation].ValueAtPercentile(50)) / 1e3,
-		P99Micros: float64(result.Stages[record.Operation].ValueAtPercentile(99)) / 1e3,
+		P50Micros:  float64(result.Stages[record.Operation].ValueAtPercentile(50)) / 1e3,
+		P99Micros:  float64(result.Stages[record.Operation].ValueAtPercentile(99)) / 1e3,
+		P999Micros: float64(result.Stages[record.Operation].ValueAtPercentile(99.9)) / 1e3,
+		MaxMicros:  float64(result.Stages[record.Operation].Max()) / 1e3,
 	}, nil
 }
 

@@ -18,16 +18,18 @@ import (
 
 // cell is one measurement.
 type cell struct {
-	Operation string  `json:"operation"`
-	Target    string  `json:"target"`
-	Round     int     `json:"round"`
-	CPUMicros float64 `json:"cpu_us_per_op"` // the server's user + system time over answered operations
-	Cores     float64 `json:"cores"`         // of the server's, while measured
-	Rate      float64 `json:"ops_per_second"`
-	Answered  uint64  `json:"answered"`
-	Bytes     float64 `json:"answer_bytes_per_op"`
-	P50Micros float64 `json:"p50_us"`
-	P99Micros float64 `json:"p99_us"`
+	Operation  string  `json:"operation"`
+	Target     string  `json:"target"`
+	Round      int     `json:"round"`
+	CPUMicros  float64 `json:"cpu_us_per_op"` // the server's user + system time over answered operations
+	Cores      float64 `json:"cores"`         // of the server's, while measured
+	Rate       float64 `json:"ops_per_second"`
+	Answered   uint64  `json:"answered"`
+	Bytes      float64 `json:"answer_bytes_per_op"`
+	P50Micros  float64 `json:"p50_us"`
+	P99Micros  float64 `json:"p99_us"`
+	P999Micros float64 `json:"p999_us"`
+	MaxMicros  float64 `json:"max_us"`
 }
 
 // report is what a run found.

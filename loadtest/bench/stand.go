@@ -138,6 +138,14 @@ vips:
 }
 
 func startFloor(ctx context.Context, o options, s *stand) (target, error) {
+	listen, err := s.port()
+	if err != nil {
+		return target{}, err
+	}
+	return startFloorOn(ctx, o, s, listen)
+}
+
+func startFloorOn(ctx context.Context, o options, s *stand, listen string) (target, error) {
 	path := filepath.Join(s.dir, "kvip-floor")
 	if err := build(ctx, path, "./loadtest/floor/kvip-floor"); err != nil {
 		return target{}, err
@@ -148,10 +156,6 @@ func startFloor(ctx context.Context, o options, s *stand) (target, error) {
 	}
 	file := filepath.Join(s.dir, "answers.json")
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
-		return target{}, err
-	}
-	listen, err := s.port()
-	if err != nil {
 		return target{}, err
 	}
 	loops := o.Loops
@@ -245,7 +249,7 @@ func waitReady(ctx context.Context, p *lab.Process, url string) error {
 
 func waitAnswers(ctx context.Context, p *lab.Process, addr string) error {
 	return until(ctx, p, func(ctx context.Context) error {
-		_, err := floor.Capture(ctx, addr, requests())
+		_, err := floor.Capture(ctx, addr, requestsFor()) // ApiVersions, which all have
 		return err
 	})
 }
