@@ -135,7 +135,7 @@ func (c *Conn) read() (frame []byte, got bool, err error) {
 		m, err := c.nc.Read(frame[n:])
 		n += m
 		if err != nil && n < total {
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
 			return nil, true, err
