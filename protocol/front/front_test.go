@@ -68,7 +68,10 @@ func newPool(topics int) *pool {
 
 func start(t *testing.T, p *pool, cfg Config) *Server {
 	t.Helper()
-	cfg.Name, cfg.Listen = "test", "127.0.0.1:0"
+	cfg.Name = "test"
+	if cfg.Listen == "" {
+		cfg.Listen = "127.0.0.1:0"
+	}
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = 1000
 	}
@@ -398,6 +401,26 @@ func TestAListenerThatStopsByItselfIsAnError(t *testing.T) {
 	_ = s.engine.Stop(context.Background()) // as gnet itself does when accept fails, returning nil
 	if err := <-ended; !errors.Is(err, errStopped) {
 		t.Errorf("Run returned %v", err)
+	}
+}
+
+func TestEveryAddressMeansBothKindsUnlessItSaysWhich(t *testing.T) {
+	for listen, reached := range map[string][2]bool{ // over IPv4, over IPv6
+		"0.0.0.0:0": {true, false}, ":0": {true, true}, "[::]:0": {true, true}, "[::1]:0": {false, true},
+	} {
+		s := start(t, newPool(1), Config{Listen: listen})
+		_, port, _ := net.SplitHostPort(s.Addr())
+		for i, host := range []string{"127.0.0.1", "::1"} {
+			c, err := net.Dial("tcp", net.JoinHostPort(host, port))
+			if (err == nil) != reached[i] {
+				t.Errorf("listening on %s, dialling %s: %v", listen, host, err)
+			}
+			if err == nil {
+				_, _ = c.Write(apiVersions)
+				expect(t, c, 101)
+				_ = c.Close()
+			}
+		}
 	}
 }
 

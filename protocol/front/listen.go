@@ -30,7 +30,7 @@ func bind(addr string, share bool) (net.Listener, error) {
 			}
 			return err
 		}}
-		return lc.Listen(context.Background(), "tcp", addr)
+		return lc.Listen(context.Background(), network(addr), addr)
 	}
 	if !share {
 		ln, err := listen(unix.SO_REUSEADDR)
@@ -45,6 +45,24 @@ func bind(addr string, share bool) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
 	return ln, nil
+}
+
+// network is tcp4 for an IPv4 address: with tcp, Go takes 0.0.0.0 for every address of both kinds and calls it [::].
+func network(addr string) string {
+	host, _, _ := net.SplitHostPort(addr)
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Is4() {
+		return "tcp4"
+	}
+	return "tcp"
+}
+
+// engineAddr is how gnet is told to listen on addr: it takes [::] for IPv6 alone, and no host at all for every address of
+// both kinds, as everybody else takes both.
+func engineAddr(addr string) string {
+	if host, port, err := net.SplitHostPort(addr); err == nil && host == "::" {
+		return ":" + port
+	}
+	return addr
 }
 
 // peerOf returns the peer's address, IPv4 in its own form.

@@ -121,7 +121,7 @@ func (s *Server) Run() error {
 	} else {
 		opts = append(opts, gnet.WithMulticore(true))
 	}
-	err := gnet.Run(s, "tcp://"+s.addr, opts...)
+	err := gnet.Run(s, "tcp://"+engineAddr(s.addr), opts...)
 	_ = s.probe.Close()
 	s.finishing.Wait()
 	switch {
