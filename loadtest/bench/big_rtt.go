@@ -58,9 +58,9 @@ func bigRTT(ctx context.Context, r *bigRun) error {
 	for range r.o.Rounds {
 		for _, t := range []target{kvip.target, bare} {
 			_, number, _ := strings.Cut(t.addr, ":")
-			out, err := exec.CommandContext(ctx, "ip", "netns", "exec", netns, self, "--fleet-target", nearEnd+":"+number, "--fleet-read", "4").Output()
+			out, err := exec.CommandContext(ctx, "ip", "netns", "exec", netns, self, "--fleet-target", nearEnd+":"+number, "--fleet-read", "4").CombinedOutput()
 			if err != nil {
-				return fmt.Errorf("reader of %s: %w", t.name, err)
+				return fmt.Errorf("reader of %s: %w: %s", t.name, err, out)
 			}
 			var rate float64
 			if _, err := fmt.Sscan(string(out), &rate); err != nil {
