@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvip/kvip/loadtest/kafka"
+	"github.com/kvip/kvip/loadtest/scenario"
 )
 
 // roundTrip is how far away the one reader is.
@@ -173,7 +174,8 @@ func (m *fleetMember) read(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	ask := kafka.MetadataRequest(12, "bench", bigLookups[0])
+	cfg := scenario.Defaults() // the floor knows requests by their length
+	ask := kafka.MetadataRequest(cfg.MetadataVersion, cfg.ClientID, bigLookups[0])
 	buf := make([]byte, 1<<20)
 	var begin time.Time
 	total := 0
