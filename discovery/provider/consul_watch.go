@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"strconv"
@@ -206,6 +207,13 @@ func (c *consulWatch) read(ctx context.Context, index uint64, wait time.Duration
 			case <-stop:
 			}
 		}()
+		// Behind a new connection may be an agent that was restarted between two reads, and counts from the start: waiting
+		// for the old index would make the watch deaf without any error.
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+			if !c.Reused {
+				cancel(errRefresh)
+			}
+		}})
 	}
 	q := &api.QueryOptions{WaitIndex: index, WaitTime: wait, Token: token}
 	u, meta, err := c.query(q.WithContext(ctx))
