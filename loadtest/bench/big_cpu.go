@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
 	"time"
 
 	"github.com/kvip/kvip/loadtest/cputime"
@@ -223,18 +225,19 @@ func bigMillion(ctx context.Context, r *bigRun) error {
 		return err
 	}
 	r.say("1,000,000 partitions: first answer of a version", "s", 0, time.Since(began).Seconds())
-	cells, err := r.rounds(ctx,
-		namedLoad{"all kvip", kvip.target, r.load(kvip.target, true, 2)},
-		namedLoad{"all raw", huge.target, r.load(huge.target, true, 2)},
-		namedLoad{"one kvip", kvip.target, r.load(kvip.target, false, r.o.Clients)},
-		namedLoad{"one floor", bare, r.load(bare, false, r.o.Clients)},
-	)
+	all, err := r.readers(ctx, []string{"--fleet-read", "10"}, 11, kvip.target, huge.target, bare)
 	if err != nil {
 		return err
 	}
-	r.say("1,000,000 partitions: all topics, kvip", "us", 0, pluck(cells["all kvip"], cpuOf)...)
-	r.say("1,000,000 partitions: all topics, kvip / raw writes", "", 1.3, over(pluck(cells["all kvip"], cpuOf), pluck(cells["all raw"], cpuOf))...)
-	r.say("1,000,000 partitions: one topic, kvip / floor", "", 0, over(pluck(cells["one kvip"], cpuOf), pluck(cells["one floor"], cpuOf))...)
+	one, err := r.readers(ctx, []string{"--fleet-read", "20000", "--fleet-one"}, 20001, kvip.target, bare)
+	if err != nil {
+		return err
+	}
+	r.say("1,000,000 partitions: all topics, kvip", "us", 0, all[0]...)
+	r.say("1,000,000 partitions: all topics, kvip / raw writes", "", 1.3, over(all[0], all[1])...)
+	r.say("1,000,000 partitions: all topics, kvip / floor", "", 1.3, over(all[0], all[2])...)
+	r.say("1,000,000 partitions: one topic, kvip", "us", 0, one[0]...)
+	r.say("1,000,000 partitions: one topic, kvip / floor", "", 0, over(one[0], one[1])...)
 	for _, churned := range []bool{false, true} {
 		stop := func() {}
 		what := "nothing changes"
@@ -274,6 +277,43 @@ func bigMillion(ctx context.Context, r *bigRun) error {
 	return nil
 }
 
+// readers has one client after the other ask each target and not look at the answers, which for a list of thousands costs it
+// more than the server. It returns each target's CPU per answer in us, less what it uses without clients.
+func (r *bigRun) readers(ctx context.Context, args []string, answers int, targets ...target) ([][]float64, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cpu := make([][]float64, len(targets))
+	idle := make([]float64, len(targets))
+	for i, t := range targets {
+		if idle[i], err = idleCPU(ctx, t.pid); err != nil {
+			return nil, err
+		}
+	}
+	for round := range r.o.Rounds + 1 {
+		for i, t := range targets {
+			from, err := cputime.Of(t.pid)
+			if err != nil {
+				return nil, err
+			}
+			began := time.Now()
+			if out, err := exec.CommandContext(ctx, self, append([]string{"--fleet-target", t.addr}, args...)...).CombinedOutput(); err != nil {
+				return nil, fmt.Errorf("reader of %s: %w: %s", t.name, err, out)
+			}
+			took := time.Since(began)
+			to, err := cputime.Of(t.pid)
+			if err != nil {
+				return nil, err
+			}
+			if round > 0 {
+				cpu[i] = append(cpu[i], ((to-from).Seconds()-idle[i]*took.Seconds())*1e6/float64(answers))
+			}
+		}
+	}
+	return cpu, nil
+}
+
 // bigBrokers is what a list of 2,000 brokers costs in every answer.
 func bigBrokers(ctx context.Context, r *bigRun) error {
 	const brokers = 2000
@@ -304,18 +344,14 @@ func bigBrokers(ctx context.Context, r *bigRun) error {
 		}
 		r.say(fmt.Sprintf("2,000 brokers: an answer of one topic, v%d", v), "bytes", 0, float64(len(frame)))
 	}
-	cells, err := r.rounds(ctx,
-		namedLoad{"2000", wide.target, r.load(wide.target, false, r.o.Clients)},
-		namedLoad{"3", narrow.target, r.load(narrow.target, false, r.o.Clients)},
-		namedLoad{"floor", bare, r.load(bare, false, r.o.Clients)},
-	)
+	cpu, err := r.readers(ctx, []string{"--fleet-read", "20000", "--fleet-one"}, 20001, wide.target, narrow.target, bare)
 	if err != nil {
 		return err
 	}
-	r.say("one topic, 2,000 brokers", "us", 0, pluck(cells["2000"], cpuOf)...)
-	r.say("one topic, 3 brokers", "us", 0, pluck(cells["3"], cpuOf)...)
-	r.say("one topic, 2,000 brokers / 3 brokers", "", 0, over(pluck(cells["2000"], cpuOf), pluck(cells["3"], cpuOf))...)
-	r.say("one topic, 2,000 brokers, kvip / floor", "", 0, over(pluck(cells["2000"], cpuOf), pluck(cells["floor"], cpuOf))...)
+	r.say("one topic, 2,000 brokers", "us", 0, cpu[0]...)
+	r.say("one topic, 3 brokers", "us", 0, cpu[1]...)
+	r.say("one topic, 2,000 brokers / 3 brokers", "", 0, over(cpu[0], cpu[1])...)
+	r.say("one topic, 2,000 brokers, kvip / floor", "", 0, over(cpu[0], cpu[2])...)
 	idle, err := idleCPU(ctx, wide.pid)
 	if err != nil {
 		return err

@@ -218,7 +218,8 @@ type fleetMember struct {
 	Target  string
 	Clients int
 	Part    int
-	Read    int // instead: how many answers for all topics to read
+	Read    int  // instead: how many answers for all topics to read, without a look at them
+	One     bool // with Read: answers for one topic
 }
 
 const fleetThreads = 8

@@ -176,6 +176,9 @@ func (m *fleetMember) read(out io.Writer) error {
 	}
 	cfg := scenario.Defaults() // the floor knows requests by their length
 	ask := kafka.MetadataRequest(cfg.MetadataVersion, cfg.ClientID, bigLookups[0])
+	if m.One {
+		ask = kafka.MetadataRequest(cfg.MetadataVersion, cfg.ClientID, bigLookups[1])
+	}
 	buf := make([]byte, 1<<20)
 	var begin time.Time
 	total := 0
