@@ -106,6 +106,7 @@ func TestAnswersOfMegabytesForWhoDoesNotReadCostNoMemory(t *testing.T) {
 		_, _ = c.Write(ask)
 		conns = append(conns, c)
 	}
+	t.Logf("others' p99 while the kernel takes what fits its buffers: %v", lookups(t, g.addr, 200))
 	othersAreServed(t, p99, lookups(t, g.addr, 200))
 	grown := rss(t, g.Pid()) - before
 	t.Logf("%d clients with %d bytes each to read: resident memory grew by %d KiB", n, len(want), grown>>10)
