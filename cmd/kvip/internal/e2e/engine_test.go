@@ -77,12 +77,16 @@ func lookups(t *testing.T, addr string, n int) time.Duration {
 	return took[n*99/100]
 }
 
-// othersAreServed allows 1.5 times what it took before, and what a busy machine's scheduler may take; the benchmark judges
-// the ratio.
+// othersAreServed allows 1.5 times what it took before, and what a busy machine's scheduler may take: in the short form a
+// second, which a loop that does not get round to others exceeds all the same. The benchmark judges the ratio.
 func othersAreServed(t *testing.T, before, during time.Duration) {
 	t.Helper()
 	t.Logf("others' p99: %v before, %v meanwhile", before, during)
-	if during > before*3/2+100*time.Millisecond {
+	slack := time.Second
+	if full {
+		slack = 100 * time.Millisecond
+	}
+	if during > before*3/2+slack {
 		t.Errorf("others' p99 is %v, was %v before", during, before)
 	}
 }
@@ -317,7 +321,7 @@ func TestABurstAfterABrokersDeathDoesNotReachTheOthers(t *testing.T) {
 	if float64(all) > 10*seconds || float64(none) > 10*seconds || named > uint64(unknown.Load()) {
 		t.Errorf("brokers got %d, %d and %d requests in %.1f s", all, none, named, seconds)
 	}
-	most := 250 * time.Millisecond // on a machine that does something else, too
+	most := time.Second // on a machine that does something else, too
 	if each == 1000 {
 		most = 50 * time.Millisecond
 	}
