@@ -19,7 +19,7 @@ E2E       = $(sort $(dir $(shell grep -rl --include='*_test.go' '^//go:build e2e
 UNIT      = $(shell go list ./... | grep -v '/loadtest/lab$$')
 TOOL     := go tool -modfile=.ci/tools/go.mod
 
-FUZZTIME ?= 5s
+FUZZTIME ?= 20000x
 SOAKTIME ?= 10m
 ROUNDS   ?= 3
 # Tests in which something dies, by their names.
@@ -58,7 +58,7 @@ race: ## Unit tests under the race detector
 	go test -race $(UNIT)
 
 .PHONY: fuzz
-fuzz: ## Each fuzz target for FUZZTIME (5s)
+fuzz: ## Each fuzz target for FUZZTIME (20000x: inputs; or a time, such as 1m)
 	@.ci/fuzz $(FUZZTIME) $(GO)
 
 .PHONY: e2e
