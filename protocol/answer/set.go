@@ -4,7 +4,11 @@
 package answer
 
 import (
+	"cmp"
+	"slices"
 	"sync/atomic"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kvip/kvip/backends/snapshot"
 	"github.com/kvip/kvip/protocol/wire"
@@ -103,24 +107,20 @@ func (s *Set) Check(key, version int16) wire.Fault {
 
 // rotations maps Heads to positions in the broker list.
 func rotations(in Input) []int32 {
-	var rs []int32
+	brokers := in.Snapshot.Brokers
+	rs := make([]int32, 0, max(len(in.Heads), len(brokers)))
 	for _, id := range in.Heads {
-		r := int32(-1)
-		for i := range in.Snapshot.Brokers {
-			if in.Snapshot.Brokers[i].NodeID == id {
-				r = int32(i)
-			}
-		}
-		rs = append(rs, r)
-	}
-	for _, r := range rs {
-		if r < 0 {
-			rs = nil // a head that is not listed (any more): fall back to every broker in turn
+		i, listed := slices.BinarySearchFunc(brokers, id, func(b kmsg.MetadataResponseBroker, id int32) int {
+			return cmp.Compare(b.NodeID, id)
+		})
+		if !listed {
+			rs = rs[:0] // a head that is not listed (any more): fall back to every broker in turn
 			break
 		}
+		rs = append(rs, int32(i))
 	}
 	if len(rs) == 0 {
-		for i := range in.Snapshot.Brokers {
+		for i := range brokers {
 			rs = append(rs, int32(i))
 		}
 	}

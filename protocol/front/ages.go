@@ -91,3 +91,18 @@ func (a *ages) victim(l *Limits, now snapshot.Time) *conn {
 	}
 	return nil
 }
+
+// leaver returns the next connection to close in a drain, or nil: the oldest quiet one, else one that has sent nothing, else
+// one whose first lookup is not on the way any more.
+func (a *ages) leaver(l *Limits, now snapshot.Time) *conn {
+	if c := a.oldestQuiet(); c != nil {
+		return c
+	}
+	if c := a[silent].head; c != nil {
+		return c
+	}
+	if c := a[booting].head; c != nil && now.Sub(c.since) >= l.BootGrace {
+		return c
+	}
+	return nil
+}

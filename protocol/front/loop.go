@@ -100,15 +100,7 @@ func (l *loop) shed(c *conn) {
 func (l *loop) leave(n int) {
 	now := snapshot.Now()
 	for range n {
-		c := l.ages.oldestQuiet()
-		if c == nil {
-			c = l.ages[silent].head
-		}
-		if c == nil {
-			if c = l.ages[booting].head; c != nil && now.Sub(c.since) < l.server.limits.BootGrace {
-				c = nil // its lookup may be on the way
-			}
-		}
+		c := l.ages.leaver(&l.server.limits, now)
 		if c == nil {
 			return
 		}
