@@ -10,9 +10,9 @@ import (
 
 // publish gives readers a new view; the parts that did not change are kept.
 func (w *writer) publish() {
-	v := view{generation: w.view.generation + 1, members: w.sorted, snapshot: w.cur, sticky: map[string]target{}}
-	var serve, drain, rest []*member
-	var keep []string
+	v := view{generation: w.view.generation + 1, members: w.sorted, snapshot: w.cur, sticky: make(map[string]target, len(w.sorted))}
+	var drain, rest []*member
+	serve, keep := make([]*member, 0, len(w.sorted)), make([]string, 0, len(w.sorted))
 	for _, m := range w.sorted {
 		switch {
 		case m.state == Serving, m.state == Trial:
@@ -38,6 +38,7 @@ func (w *writer) publish() {
 		}
 	}
 	forwardable := make([]policy.Member, 0, len(serve))
+	v.targets = make([]target, 0, len(serve))
 	for _, m := range serve {
 		forwardable = append(forwardable, policy.Member{
 			Addr: m.addr, NodeID: m.nodeID, Rack: w.rack(m), Weight: m.inst.Weight, Load: w.p.forwardUp.Load(m.addr), Part: m.part,
@@ -123,7 +124,7 @@ func (w *writer) answers(v *view) {
 // all brokers that the snapshot lists and that kvip may dial. A member that is another broker than the registry takes it
 // for counts only as long as the snapshot still lists its node.
 func (w *writer) tables() []*snapshot.APIs {
-	var all []*snapshot.APIs
+	all := make([]*snapshot.APIs, 0, len(w.sorted))
 	for _, m := range w.sorted {
 		if m.apis != nil && (m.state != Quarantined || w.lists(m.nodeID)) {
 			all = append(all, m.apis)
@@ -140,8 +141,8 @@ func (w *writer) tables() []*snapshot.APIs {
 // listedHeads are the brokers that may head a list: serving members that the snapshot lists; if there are none, listed
 // brokers that are not known to drain or fail; if there are none, all in turn.
 func (w *writer) listedHeads() []policy.Member {
-	var heads []policy.Member
-	known := map[int32]bool{}
+	heads := make([]policy.Member, 0, len(w.sorted))
+	known := make(map[int32]bool, len(w.sorted))
 	for _, m := range w.sorted {
 		if m.nodeID < 0 {
 			continue

@@ -45,17 +45,20 @@ func newPartial(p Policy, members []Member, was Picker) Picker {
 		old = &partial{}
 	}
 	g := &partial{key: p.Key, parts: members, Picker: p.New(members, old.Picker)}
-	var rest []Member
+	if !slices.ContainsFunc(members, func(m Member) bool { return m.Part != nil }) {
+		return g
+	}
+	rest := make([]Member, 0, len(members))
 	weights := weightsOf(members)
 	for i, m := range members {
 		if m.Part == nil && weights[i] > 0 {
 			rest, g.full = append(rest, m), append(g.full, int32(i))
 		}
 	}
-	if len(rest) > 0 && len(rest) < len(members) {
+	if len(rest) > 0 {
 		was := old.rest
 		if was == nil {
-			was = g.Picker
+			was = old.Picker // whoever has just come back has a part, and the others are whom there was before
 		}
 		g.rest = p.New(rest, was)
 	}

@@ -25,14 +25,8 @@ func newEvening(p points, weights []int) evening {
 	if owners < 2 {
 		return evening{}
 	}
-	n := p.len()
-	own := make([]uint64, len(weights))
-	before := p.place[n-1]
-	for k, place := range p.place {
-		own[p.owner[k]] += place - before
-		before = place
-	}
-	e := evening{cut: make([]uint64, len(weights)), taker: make([]int32, n)}
+	own := arcs(p, len(weights))
+	e := evening{cut: make([]uint64, len(weights)), taker: make([]int32, p.len())}
 	room := make([]int64, len(weights)) // what an owner still lacks
 	for i, w := range weights {
 		if w == 0 {
@@ -49,31 +43,45 @@ func newEvening(p points, weights []int) evening {
 	return e
 }
 
+// arcs returns what each owner's arcs come to.
+func arcs(p points, owners int) []uint64 {
+	own := make([]uint64, owners)
+	before := p.place[p.len()-1]
+	for k, place := range p.place {
+		own[p.owner[k]] += place - before
+		before = place
+	}
+	return own
+}
+
 // deal finds the takers. What is given of one arc goes to one of them, even if it is more than it lacks: that is a part of
 // one arc of many.
 func (e *evening) deal(p points, room []int64) {
 	n := p.len()
-	skip := make([]uint16, n) // how many points on from one to look for one that has room; rooms only shrink
+	// ahead is how far it is, from the first point on, to the next whose owner has room. Rooms only shrink, so it never
+	// turns back.
+	ahead, at := 0, 0
 	before := p.place[n-1]
 	for k, place := range p.place {
 		arc := place - before
 		before = place
-		cut := e.cut[p.owner[k]]
+		owner := p.owner[k]
+		cut := e.cut[owner]
 		if cut == 0 {
 			continue
 		}
-		given, _ := bits.Mul64(arc, cut)
-		e.taker[k] = p.owner[k]
-		j := wrap(k+1, n)
-		for range n {
-			if taker := p.owner[j]; room[taker] > 0 {
-				room[taker] -= int64(given / 2)
-				e.taker[k] = taker
-				break
-			}
-			to := wrap(j+max(1, int(skip[j])), n)
-			skip[j] = uint16(min(max(1, int(skip[j]))+int(skip[to]), n, 1<<16-1))
-			j = to
+		if ahead <= k {
+			ahead, at = k+1, wrap(k+1, n)
+		}
+		for ahead < k+n && room[p.owner[at]] <= 0 {
+			ahead, at = ahead+1, wrap(at+1, n)
+		}
+		e.taker[k] = owner
+		if ahead < k+n {
+			given, _ := bits.Mul64(arc, cut)
+			taker := p.owner[at]
+			room[taker] -= int64(given / 2)
+			e.taker[k] = taker
 		}
 	}
 }

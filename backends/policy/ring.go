@@ -28,7 +28,9 @@ type ring struct {
 	base    points
 	// slots are the members' indices by what the points call them: their owners stay as they are when members shift.
 	slots []int32
-	even  evening
+	// weights are the owners' as they count, by slot.
+	weights []int
+	even    evening
 	// bucket[p>>shift] is the first point at or after the bucket's start.
 	bucket []int32
 	shift  uint
@@ -43,6 +45,11 @@ type points struct {
 
 func (p points) len() int { return len(p.place) }
 
+// same says that two are one in memory.
+func (p points) same(q points) bool {
+	return p.len() > 0 && p.len() == q.len() && &p.place[0] == &q.place[0]
+}
+
 func newRing(members []Member, was Picker) Picker {
 	r := &ring{members: members}
 	old, _ := was.(*ring)
@@ -50,14 +57,18 @@ func newRing(members []Member, was Picker) Picker {
 		old = &ring{}
 	}
 	r.place(old)
-	weights := make([]int, len(r.slots))
+	r.weights = make([]int, len(r.slots))
 	byMember := weightsOf(members)
 	for s, i := range r.slots {
 		if i >= 0 {
-			weights[s] = byMember[i]
+			r.weights[s] = byMember[i]
 		}
 	}
-	r.even = newEvening(r.base, weights)
+	if r.base.same(old.base) && slices.Equal(r.weights, old.weights) {
+		r.even, r.bucket, r.shift = old.even, old.bucket, old.shift
+		return r
+	}
+	r.even = newEvening(r.base, r.weights)
 	r.index()
 	return r
 }
@@ -161,26 +172,36 @@ func (r *ring) place(old *ring) {
 // free marks a slot without a member.
 const free = -1
 
-// merge returns, in order, those of old's points that are kept, and the fresh ones; total is how many that makes.
+// merge returns, in order, those of old's points that are kept, and the fresh ones; total is how many that makes. What
+// lies between two that come or go is copied in one piece.
 func merge(old points, keep []int32, fresh []point, total int, addr func(slot int32) string) points {
 	if len(fresh) == 0 && total == old.len() {
 		return old
 	}
 	out := points{make([]uint64, total), make([]int32, total), make([]uint16, total)}
-	n := 0
-	for k, place := range old.place {
-		owner := old.owner[k]
-		if int32(old.number[k]) >= keep[owner] {
+	n, from := 0, 0 // how much of out there is, and from where on old's are to be copied
+	copyTo := func(k int) {
+		copy(out.place[n:], old.place[from:k])
+		copy(out.owner[n:], old.owner[from:k])
+		n, from = n+copy(out.number[n:], old.number[from:k]), k
+	}
+	for k, owner := range old.owner {
+		gone := int32(old.number[k]) >= keep[owner]
+		if !gone && (len(fresh) == 0 || fresh[0].place > old.place[k]) {
 			continue
 		}
-		for len(fresh) > 0 && (fresh[0].place < place || fresh[0].place == place && addr(fresh[0].owner) < addr(owner)) {
+		copyTo(k)
+		if gone {
+			from++
+			continue
+		}
+		for len(fresh) > 0 && (fresh[0].place < old.place[k] || fresh[0].place == old.place[k] && addr(fresh[0].owner) < addr(owner)) {
 			out.place[n], out.owner[n], out.number[n] = fresh[0].place, fresh[0].owner, fresh[0].number
 			n++
 			fresh = fresh[1:]
 		}
-		out.place[n], out.owner[n], out.number[n] = place, owner, old.number[k]
-		n++
 	}
+	copyTo(old.len())
 	for _, p := range fresh {
 		out.place[n], out.owner[n], out.number[n] = p.place, p.owner, p.number
 		n++
