@@ -144,7 +144,10 @@ func (w *Watcher) watch(ctx context.Context, p Provider) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.take(p, Update{Err: fmt.Errorf("the provider stopped by itself: %v", err)})
+		if err == nil {
+			err = errors.New("it gave no reason")
+		}
+		w.take(p, Update{Err: fmt.Errorf("the provider stopped by itself: %w", err)})
 		select {
 		case <-ctx.Done():
 			return

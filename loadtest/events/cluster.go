@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -28,10 +29,10 @@ func electLeaders(ctx context.Context, addr string) (string, error) {
 	elected, not := 0, 0
 	for _, t := range r.Topics {
 		for _, p := range t.Partitions {
-			switch err := kerr.ErrorForCode(p.ErrorCode); err {
-			case nil:
+			switch err := kerr.ErrorForCode(p.ErrorCode); {
+			case err == nil:
 				elected++
-			case kerr.ElectionNotNeeded:
+			case errors.Is(err, kerr.ElectionNotNeeded):
 				not++
 			default:
 				return "", fmt.Errorf("topic %s partition %d: %w", t.Topic, p.Partition, err)

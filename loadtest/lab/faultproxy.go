@@ -192,7 +192,7 @@ func (c *proxied) end(reset bool) {
 }
 
 func (p *FaultProxy) serve(client *net.TCPConn) {
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	if f, _ := p.current(); f.Reset {
 		_ = client.SetLinger(0)
 		return

@@ -170,7 +170,7 @@ func (a *javaApp) record(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	defer k.Close()
+	defer func() { _ = k.Close() }()
 	if err := k.CreateTopic(ctx, "recorded", 1, 1); err != nil {
 		return err
 	}

@@ -211,7 +211,7 @@ func complete(m *kmsg.MetadataResponse, partitions, rf int) error {
 	}
 	for _, p := range t.Partitions {
 		if p.ErrorCode != 0 || p.Leader < 0 || len(p.ISR) != rf {
-			return fmt.Errorf("partition %d: leader %d, in sync %v, %v", p.Partition, p.Leader, p.ISR, kerr.ErrorForCode(p.ErrorCode))
+			return fmt.Errorf("partition %d: leader %d, in sync %v, error %d", p.Partition, p.Leader, p.ISR, p.ErrorCode)
 		}
 	}
 	return nil

@@ -128,7 +128,7 @@ func (c *charts) place(ch *chart, labels bool) (marks []mark, lanes int) {
 	return marks, lanes
 }
 
-func (ch *chart) mark(m mark) {
+func (c *chart) mark(m mark) {
 	class := "event"
 	if m.failed {
 		class = "event broken"
@@ -137,17 +137,17 @@ func (ch *chart) mark(m mark) {
 	if m.lane >= 0 {
 		y = 9 + float64(m.lane)*laneHeight
 	}
-	ch.printf(`<g class="%s"><path d="M%s %sV%s"/>`, class, px(m.x), px(y), px(ch.height-ch.bottom))
+	c.printf(`<g class="%s"><path d="M%s %sV%s"/>`, class, px(m.x), px(y), px(c.height-c.bottom))
 	if m.lane >= 0 {
-		ch.printf(`<rect x="%s" y="%s" width="17" height="16" rx="8"/>`, px(m.x-badgeWidth/2), px(y-8))
-		ch.text("badge", m.x, y+4, fmt.Sprint(m.number))
+		c.printf(`<rect x="%s" y="%s" width="17" height="16" rx="8"/>`, px(m.x-badgeWidth/2), px(y-8))
+		c.text("badge", m.x, y+4, fmt.Sprint(m.number))
 	}
 	if m.label != "" {
-		ch.text("label", m.x+badgeWidth/2+3, y+4, m.label)
+		c.text("label", m.x+badgeWidth/2+3, y+4, m.label)
 	}
-	ch.printf("<title>")
-	ch.b.WriteString(template.HTMLEscapeString(m.title))
-	ch.printf("</title></g>")
+	c.printf("<title>")
+	c.b.WriteString(template.HTMLEscapeString(m.title))
+	c.printf("</title></g>")
 }
 
 // columns are a side's windows, so many put together that no more than maxColumns are left.
@@ -297,7 +297,8 @@ func (c *charts) percentileCurve() (figureChart, bool) {
 		ch.x = scale{from: 0, to: nines}
 		ch.area()
 		xs := []tick{{0, "0"}, {math.Log10(2), "p50"}}
-		for n, label := 1.0, "p9"; n <= nines; n++ {
+		for n := 1.0; n <= nines; n++ {
+			var label string
 			switch n {
 			case 1:
 				label = "p90"

@@ -41,7 +41,7 @@ func (h *handoff) dial() {
 	h.owner.shard.locate(h.brokers[0], func(to *engine.Target, err error) {
 		s := h.owner.shard
 		switch {
-		case err == errNotLoopback:
+		case errors.Is(err, errNotLoopback):
 			h.end(failure.LocalOther, err.Error())
 			return
 		case err != nil:
