@@ -75,7 +75,7 @@ func (p *plan) drive(ctx context.Context, pass gate, begun func(time.Time)) (run
 		}
 		run.Sides = append(run.Sides, s)
 		run.Verdict.Void = append(run.Verdict.Void, void(&s, run.Loop, st.total.Waited)...)
-		run.Environment.Warnings = append(run.Environment.Warnings, warn(&s)...)
+		run.Environment.Warnings = append(run.Environment.Warnings, warn(&s, st.total.Refused)...)
 		if st.sampler.gone {
 			run.Environment.Warnings = append(run.Environment.Warnings, fmt.Sprintf("%s: process %d ended during the run, and its processor time with it", s.Label(), s.CPU.PID))
 		}

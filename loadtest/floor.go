@@ -36,7 +36,7 @@ func (f *Floor) Run(ctx context.Context, stdout, _ io.Writer) error {
 	case (f.Like == "") == (f.Answers == ""):
 		return errors.New("give --like HOST:PORT or --answers FILE")
 	case f.Like != "":
-		answers, err = floor.Capture(ctx, f.Like, scenario.Defaults().Requests())
+		answers, err = capture(ctx, f.Like, scenario.Defaults())
 	default:
 		answers, err = floor.ReadAnswers(f.Answers)
 	}
@@ -62,10 +62,27 @@ func (f *Floor) Run(ctx context.Context, stdout, _ io.Writer) error {
 	return s.Run(ctx)
 }
 
+// capture asks a server what the clients of a run will ask.
+func capture(ctx context.Context, addr string, cfg scenario.Config) ([]floor.Answer, error) {
+	var answers []floor.Answer
+	err := cfg.Exchange(func(request []byte) ([]byte, error) {
+		found, err := floor.Capture(ctx, addr, [][]byte{request})
+		if err != nil {
+			return nil, err
+		}
+		answers = append(answers, found...)
+		return found[0].Response, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("answers of %s: %w", addr, err)
+	}
+	return answers, nil
+}
+
 // startFloor starts a floor with the target's answers as a process of its own, so that it takes nothing from the
 // generator, and sets the plan's Floor. stop ends it.
 func (p *plan) startFloor(ctx context.Context) (stop func(), err error) {
-	answers, err := floor.Capture(ctx, p.Target, p.config.Requests())
+	answers, err := capture(ctx, p.Target, p.config)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +134,8 @@ func (p *plan) startFloor(ctx context.Context) (stop func(), err error) {
 		}
 	})
 	for limit := time.Now().Add(10 * time.Second); ; {
-		if _, err := floor.Ask(ctx, listen, p.config.Requests()[0]); err == nil {
+		if c, err := new(net.Dialer).DialContext(ctx, "tcp", listen); err == nil {
+			_ = c.Close()
 			p.Floor = listen
 			return stop, nil
 		}

@@ -40,8 +40,8 @@ type Drive struct {
 	BrokersOnly bool          `help:"Look up no topic, only brokers." group:"Clients"`
 	TopicErrors bool          `help:"Errors of topics are no failures: for topics that need not be there." group:"Clients"`
 	ClientID    string        `help:"Client id that requests carry." default:"kvip-loadtest" group:"Clients"`
-	APIVersions int16         `name:"apiversions-version" help:"Version of the ApiVersions request, 0-5." default:"4" group:"Clients"`
-	Metadata    int16         `name:"metadata-version" help:"Version of the Metadata request, 0-13." default:"12" group:"Clients"`
+	APIVersions int16         `name:"apiversions-version" help:"Version of the ApiVersions request, 0-5; a target that refuses it is asked again in the version that it names, as clients do." default:"4" group:"Clients"`
+	Metadata    int16         `name:"metadata-version" help:"Newest version of the Metadata request, 0-13; a target that serves less is asked in less." default:"12" group:"Clients"`
 	ClusterID   string        `help:"Cluster id that every answer must name; empty: a connection's first answer decides." group:"Clients"`
 	EpochGrace  time.Duration `help:"How long after one client was told of a leader epoch another one may be told an older one: for a target that is several brokers, which learn one after the other." default:"0s" group:"Clients"`
 	DialBrokers bool          `help:"storm: connect to every advertised broker, too." group:"Clients"`

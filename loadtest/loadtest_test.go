@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kvip/kvip/loadtest/report"
+	"github.com/kvip/kvip/loadtest/scenario"
 )
 
 // TestMain is also the program that the tests start again for further processes and for the floor.
@@ -71,7 +72,10 @@ func run(t *testing.T, args ...string) (*report.Run, string, error) {
 }
 
 // stalling is a server that answers at once, apart from a stall at each beginning of a period, in which it answers nobody.
-type stalling struct{ period, stall time.Duration }
+type stalling struct {
+	period, stall time.Duration
+	old           bool // refuses ApiVersions above v3, and serves Metadata up to v8
+}
 
 // listen serves until the test ends.
 func (s stalling) listen(t *testing.T) string {
@@ -109,7 +113,7 @@ func (s stalling) listen(t *testing.T) string {
 					if into := time.Since(began) % max(s.period, 1); into < s.stall {
 						time.Sleep(s.stall - into)
 					}
-					if _, err := c.Write(respond(request)); err != nil {
+					if _, err := c.Write(respond(request, s.old)); err != nil {
 						return
 					}
 				}
@@ -129,13 +133,19 @@ func (s stalling) listen(t *testing.T) string {
 }
 
 // respond answers ApiVersions and Metadata as a broker with no topics does.
-func respond(request []byte) []byte {
+func respond(request []byte, old bool) []byte {
 	key, version := int16(binary.BigEndian.Uint16(request)), int16(binary.BigEndian.Uint16(request[2:]))
 	frame := append(make([]byte, 4), request[4:8]...)
 	if key == 18 {
 		a := kmsg.NewPtrApiVersionsResponse()
 		a.Version = version
 		a.ApiKeys = []kmsg.ApiVersionsResponseApiKey{{ApiKey: 3, MaxVersion: 13}, {ApiKey: 18, MaxVersion: 4}}
+		if old {
+			a.ApiKeys = []kmsg.ApiVersionsResponseApiKey{{ApiKey: 3, MaxVersion: 8}, {ApiKey: 18, MaxVersion: 3}}
+		}
+		if old && version > 3 {
+			a.Version, a.ErrorCode = 0, 35
+		}
 		frame = a.AppendTo(frame)
 	} else {
 		m := kmsg.NewPtrMetadataResponse()
@@ -174,7 +184,7 @@ func eventually(t *testing.T, try func() error) {
 // pause waits 100 ms - u, and the others do not. So a tenth of the operations wait, evenly up to 100 ms: of all of them,
 // the share above x is (100 ms - x) / 1 s.
 func TestOpenLoopLatenciesAreThoseOfTheDelayPattern(t *testing.T) {
-	target := stalling{time.Second, 100 * time.Millisecond}.listen(t)
+	target := stalling{period: time.Second, stall: 100 * time.Millisecond}.listen(t)
 	eventually(t, func() error {
 		r, _, err := run(t, "--target", target, "--rate", "400", "--arrival", "regular", "--duration", "3s", "--warmup", "100ms")
 		if err != nil {
@@ -193,7 +203,7 @@ func TestOpenLoopLatenciesAreThoseOfTheDelayPattern(t *testing.T) {
 // TestAStallShowsInAnOpenLoopAndHidesInAClosedOne: 200 ms each 5 s stall 4% of the time. In an open loop 2% of the
 // operations wait longer than 100 ms; in a closed one each client has a single operation that waits, among thousands.
 func TestAStallShowsInAnOpenLoopAndHidesInAClosedOne(t *testing.T) {
-	target := stalling{5 * time.Second, 200 * time.Millisecond}.listen(t)
+	target := stalling{period: 5 * time.Second, stall: 200 * time.Millisecond}.listen(t)
 	p99 := func(args ...string) time.Duration {
 		r, _, err := run(t, append(args, "--target", target, "--duration", "5s", "--warmup", "0s")...)
 		if r == nil {
@@ -214,7 +224,7 @@ func TestAStallShowsInAnOpenLoopAndHidesInAClosedOne(t *testing.T) {
 
 // TestTooFewClientsVoidTheRun: what finds no free client is counted against this machine, and the run says so.
 func TestTooFewClientsVoidTheRun(t *testing.T) {
-	target := stalling{600 * time.Millisecond, 580 * time.Millisecond}.listen(t)
+	target := stalling{period: 600 * time.Millisecond, stall: 580 * time.Millisecond}.listen(t)
 	r, out, err := run(t, "--target", target, "--rate", "200", "--duration", "1s", "--clients", "2", "--timeout", "300ms", "--warmup", "0s")
 	if err == nil || !strings.Contains(err.Error(), "VOID") || !strings.Contains(out, "raise --clients") {
 		t.Errorf("%v\n%s", err, out)
@@ -270,6 +280,31 @@ func TestTurnsProcessesCalibrationAndEventsMakeOneResult(t *testing.T) {
 	}
 	if raw, err := os.ReadFile(page); err != nil || !bytes.Contains(raw, []byte("<svg")) {
 		t.Errorf("page of %d bytes, %v", len(raw), err)
+	}
+}
+
+// TestATargetWithOlderVersionsIsLoadedAndCalibratedAlike: the floor must have the answers to what is asked in the end.
+func TestATargetWithOlderVersionsIsLoadedAndCalibratedAlike(t *testing.T) {
+	target := stalling{old: true}.listen(t)
+	for _, name := range []string{"storm", "steady"} {
+		args := []string{"--target", target, "--scenario", name, "--duration", "500ms", "--warmup", "0s", "--calibrate"}
+		if name == "storm" {
+			args = append(args, "--rate", "100")
+		} else {
+			args = append(args, "--pace", "100", "--clients", "50", "--library", strings.Join(scenario.LibraryNames(), ","))
+		}
+		r, out, err := run(t, args...)
+		if r == nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*report.Side{&r.Sides[0], r.Calibration} {
+			if s.Failed > 0 || s.Done == 0 {
+				t.Errorf("%s, %s: %+v %+v\n%s", name, s.Label(), s.Counts, s.Failures, out)
+			}
+		}
+		if name == "storm" && !strings.Contains(out, "asked once more") {
+			t.Errorf("the refusal is not told of:\n%s", out)
+		}
 	}
 }
 

@@ -86,7 +86,7 @@ func (p *plan) settings() []report.Setting {
 		all = append(all, report.Setting{Name: "libraries", Value: shares(cfg.Libraries)}, report.Setting{Name: "pace", Value: strconv.FormatFloat(cfg.Pace, 'g', -1, 64)},
 			report.Setting{Name: "waves every", Value: cfg.Every.String()}, report.Setting{Name: "spread", Value: cfg.Spread.String()})
 	} else {
-		all = append(all, report.Setting{Name: "ApiVersions", Value: fmt.Sprintf("v%d", cfg.APIVersionsVersion)}, report.Setting{Name: "Metadata", Value: fmt.Sprintf("v%d", cfg.MetadataVersion)})
+		all = append(all, report.Setting{Name: "ApiVersions", Value: fmt.Sprintf("v%d at most", cfg.APIVersionsVersion)}, report.Setting{Name: "Metadata", Value: fmt.Sprintf("v%d at most", cfg.MetadataVersion)})
 	}
 	if p.Scenario == "mixed" {
 		all = append(all, report.Setting{Name: "mix", Value: shares(cfg.Mix)})
@@ -162,11 +162,14 @@ func void(s *report.Side, loop string, waited uint64) []string {
 	return why
 }
 
-// warn says what makes a side's figures doubtful.
-func warn(s *report.Side) []string {
+// warn says what makes a side's figures doubtful; refused is how many connections had to ask for ApiVersions once more.
+func warn(s *report.Side, refused uint64) (all []string) {
+	if refused > 0 {
+		all = append(all, s.Label()+": refuses the version of ApiVersions with error 35; each connection asked once more in a lower one, as clients do (--apiversions-version)")
+	}
 	latency, poll := s.Latency().At(99), s.Stages[report.StagePoll].At(99)
 	if poll > lagFloor && poll > time.Duration(lagShare*float64(latency)) {
-		return []string{fmt.Sprintf("%s: events waited up to %s (p99) inside the generator, and the latencies contain it: it is near its own ceiling", s.Label(), poll.Round(time.Microsecond))}
+		all = append(all, fmt.Sprintf("%s: events waited up to %s (p99) inside the generator, and the latencies contain it: it is near its own ceiling", s.Label(), poll.Round(time.Microsecond)))
 	}
-	return nil
+	return all
 }

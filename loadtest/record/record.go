@@ -52,6 +52,7 @@ type Result struct {
 	Details map[failure.Class][]string
 	// PartitionErrors counts answers that name a partition with an error code: the truth while brokers are down.
 	PartitionErrors uint64
+	Refused         uint64                  // connections whose version of ApiVersions was refused, and asked again in a lower one
 	Dropped         [failure.Classes]uint64 // kept connections that ended while nothing was asked, and were opened again
 	Elapsed         time.Duration
 	Stages          [Stages]*hdrhistogram.Histogram
@@ -182,6 +183,13 @@ func (r *Recorder) PartitionError() {
 	}
 }
 
+// Refuse counts a connection whose version of ApiVersions was refused.
+func (r *Recorder) Refuse() {
+	if r.active {
+		r.Refused++
+	}
+}
+
 // Lost counts a kept connection that ended while nothing was asked on it.
 func (r *Recorder) Lost(class failure.Class) {
 	if r.active {
@@ -223,6 +231,7 @@ func (r *Result) merge(other *Result) {
 	r.Waited += other.Waited
 	r.Bytes += other.Bytes
 	r.PartitionErrors += other.PartitionErrors
+	r.Refused += other.Refused
 	for class, n := range other.Dropped {
 		r.Dropped[class] += n
 	}

@@ -59,6 +59,7 @@ func (k *kept) Frame(_ *engine.Conn, frame []byte) {
 		return
 	}
 	switch {
+	case k.key >= 0: // asked again in another version
 	case !k.greeted:
 		k.greeted = true
 		if k.op.open {

@@ -121,27 +121,3 @@ func (lib *Library) refresh(random *rand.Rand, pace float64) (d time.Duration, o
 	}
 	return time.Duration((float64(from) + random.Float64()*float64(to-from)) / pace), true
 }
-
-// Requests are all frames that the clients of a run send and that have an answer.
-func (c Config) Requests() [][]byte {
-	all := []*asks{newAsks(c.ClientID, c.Software, c.APIVersionsVersion, c.MetadataVersion, c.Lookup)}
-	if Scenarios[c.Scenario].Paced {
-		all = all[:0]
-		for _, s := range c.Libraries {
-			all = append(all, Libraries[s.Name].asks(&c))
-		}
-	}
-	var frames [][]byte
-	for _, a := range all {
-		if a.apiVersions != nil {
-			frames = append(frames, a.apiVersions)
-		}
-		frames = append(frames, a.metadata)
-	}
-	for _, a := range assaults {
-		if a.want == answer {
-			frames = append(frames, a.bytes)
-		}
-	}
-	return frames
-}

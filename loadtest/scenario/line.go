@@ -11,32 +11,11 @@ import (
 	"github.com/kvip/kvip/loadtest/record"
 )
 
-// asks are the requests of one kind of client. A loop's clients share the frames: the correlation id is written before each
-// sending.
-type asks struct {
-	apiVersions, metadata               []byte
-	apiVersionsVersion, metadataVersion int16
-	topics                              int // an answer must hold so many; -1: any number
-}
-
-func newAsks(clientID string, sw kafka.Software, apiVersions, metadata int16, ask kafka.Lookup) *asks {
-	a := &asks{
-		apiVersionsVersion: apiVersions, metadataVersion: metadata, topics: len(ask.Topics),
-		metadata: kafka.MetadataRequest(metadata, clientID, ask),
-	}
-	if apiVersions >= 0 {
-		a.apiVersions = kafka.APIVersionsRequest(apiVersions, clientID, sw)
-	}
-	if ask.All || (metadata == 0 && len(ask.Topics) == 0) {
-		a.topics = -1
-	}
-	return a
-}
-
 // line is a client's conversation over one connection: at most one request is open at a time.
 type line struct {
 	shard  *shard
-	asks   *asks
+	own    *asks // what the client would ask
+	asks   *asks // what it asks on this connection, once the target has said what it serves
 	conn   *engine.Conn
 	memory check.Memory
 	op     op
@@ -48,7 +27,7 @@ type line struct {
 }
 
 func (l *line) init(s *shard, a *asks, h engine.Handler) {
-	l.shard, l.asks, l.conn, l.key = s, a, s.loop.NewConn(h), -1
+	l.shard, l.own, l.asks, l.conn, l.key = s, a, a, s.loop.NewConn(h), -1
 }
 
 // due is when what begins now must be over: with the operation, if one is open.
@@ -72,7 +51,7 @@ func (l *line) took(stage record.Stage, now, since engine.Time) {
 // dial begins a connection that must stand by the deadline.
 func (l *line) dial(now engine.Time) failure.Class {
 	l.memory.NewConnection()
-	l.key, l.dialed = -1, now
+	l.key, l.dialed, l.asks = -1, now, l.own
 	why := l.conn.Dial(l.shard.sources.Next(), l.shard.target)
 	if why == failure.None {
 		l.conn.Deadline(l.due(now))
@@ -104,7 +83,8 @@ func (l *line) ask(key int16, frame []byte) failure.Class {
 	return l.conn.Send(frame)
 }
 
-// answer judges a frame as the answer to the open request, and records its time.
+// answer judges a frame as the answer to the open request, and records its time. A target that refuses the version of
+// ApiVersions is asked again: then a request is open after it, and nothing is wrong yet.
 func (l *line) answer(frame []byte) (failure.Class, string) {
 	now := engine.Now()
 	key := l.key
@@ -127,8 +107,7 @@ func (l *line) answer(frame []byte) (failure.Class, string) {
 	}
 	l.took(stage, now, l.asked)
 	if key == kafka.KeyAPIVersions {
-		r := l.shard.check.APIVersions(version, body)
-		return r.Fault, r.Detail
+		return l.greeted(version, l.shard.check.APIVersions(version, body))
 	}
 	v := l.shard.check.Metadata(version, l.asks.topics, body)
 	l.view = v

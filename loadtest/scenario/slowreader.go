@@ -68,6 +68,9 @@ func (c *slowReader) Connected(*engine.Conn) {
 func (c *slowReader) Frame(_ *engine.Conn, frame []byte) {
 	greeting := c.key == kafka.KeyAPIVersions
 	why, detail := c.answer(frame)
+	if why == failure.None && c.key >= 0 { // asked again in another version
+		return
+	}
 	if why == failure.None && greeting {
 		c.conn.Pause()
 		if why = c.askMetadata(); why == failure.None {

@@ -79,7 +79,9 @@ func (c *steady) Frame(_ *engine.Conn, frame []byte) {
 	greeting := c.key == kafka.KeyAPIVersions
 	why, detail := c.answer(frame)
 	if why == failure.None && greeting {
-		why = c.askMetadata()
+		if c.key < 0 { // else it is asked again in another version
+			why = c.askMetadata()
+		}
 		if why == failure.None {
 			return
 		}

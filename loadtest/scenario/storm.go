@@ -73,6 +73,8 @@ func (b *bootstrap) Frame(_ *engine.Conn, frame []byte) {
 	greeting := b.key == kafka.KeyAPIVersions
 	why, detail := b.answer(frame)
 	switch {
+	case why == failure.None && b.key >= 0: // asked again in another version
+		return
 	case why == failure.None && greeting:
 		if why = b.askMetadata(); why == failure.None {
 			return
