@@ -264,16 +264,50 @@ func TestServeAndLeave(t *testing.T) {
 	}
 }
 
-// TestSecondSignalEndsAtOnce: whoever does not want to wait sends it again, and gets exit code 1.
+// TestSecondSignalEndsAtOnce: whoever does not want to wait sends it again, and gets exit code 1. One that comes right after
+// the first does not count: a process group and its supervisor send one each.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	config, _ := cluster(t, "drain: {grace: 10m}")
 	p := serve(t, "true", config)
 	p.untilReady()
-	p.signal(syscall.SIGINT)
+	told := time.Now()
+	p.signal(syscall.SIGTERM)
 	p.logged("leaving")
+	p.signal(syscall.SIGINT)
+	if time.Since(told) < 400*time.Millisecond {
+		p.logged("signal again: taken for the same one")
+	}
+	time.Sleep(600*time.Millisecond - time.Since(told))
+	select {
+	case err := <-p.exit:
+		t.Fatalf("it ended at the same signal's echo: %v", err)
+	default:
+	}
 	p.signal(syscall.SIGINT)
 	if code := p.ended(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
+	}
+}
+
+// TestOneKvipAStateDir: a second process on the same state_dir is refused, and told whose it is and what to do; after a
+// crash nothing has to be cleaned up.
+func TestOneKvipAStateDir(t *testing.T) {
+	config, vip := cluster(t, "")
+	first := serve(t, "true", config)
+	first.untilReady()
+	other := strings.ReplaceAll(config, vip, freeAddress(t))
+	second := serve(t, "true", other)
+	if code := second.ended(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	second.logged(fmt.Sprintf("is in use by the kvip with pid %d: stop that one, or give this one a state_dir of its own", first.cmd.Process.Pid))
+	first.signal(syscall.SIGKILL)
+	<-first.exit
+	third := serve(t, "true", other)
+	third.untilReady()
+	third.signal(syscall.SIGTERM)
+	if code := third.ended(); code != 0 {
+		t.Errorf("after a crash: exit code %d", code)
 	}
 }
 

@@ -65,6 +65,8 @@ type process struct {
 	budget   budget
 	// poolReserve is the pools' part of the budget's reserve.
 	poolReserve int
+	// unlockState lets another kvip have the state_dir.
+	unlockState func()
 	draining    atomic.Bool
 	// leaving ends when the process is told to leave, by leave.
 	leaving context.Context
@@ -75,7 +77,8 @@ type process struct {
 // Serve runs the gateway until ctx ends or a signal tells it to leave (see signals.go), and returns nil when it left as
 // told, within the drain timeout; any other end is an error.
 func Serve(ctx context.Context, cfg *config.Config, o Options) error {
-	p := &process{cfg: cfg, version: o.Version, log: o.Log, level: o.Level, ready: o.Ready, started: time.Now()}
+	p := &process{cfg: cfg, version: o.Version, log: o.Log, level: o.Level, ready: o.Ready, started: time.Now(), unlockState: func() {}}
+	defer func() { p.unlockState() }()
 	p.leaving, p.leave = context.WithCancel(ctx)
 	defer p.leave()
 	if err := p.build(); err != nil {

@@ -7,21 +7,26 @@ import (
 	"reflect"
 	"slices"
 	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/kvip/kvip/cmd/kvip/internal/config"
 )
 
-// watchSignals makes the first SIGTERM or SIGINT tell the process to leave, the second close the channel that it returns,
-// and SIGHUP read the configuration again. SIGQUIT keeps Go's own meaning: all goroutines' stacks, then out.
+// sameSignal is how long after the first a signal to leave counts as the same one: a supervisor and the process group that
+// it ends, or a terminal and a shell, send one each, at once. Who does not want to wait for the drain comes later.
+const sameSignal = 500 * time.Millisecond
+
+// watchSignals makes the first SIGTERM or SIGINT tell the process to leave, one that comes later than sameSignal after it
+// close the channel that it returns, and SIGHUP read the configuration again. SIGQUIT keeps Go's own meaning: all goroutines' stacks, then out.
 func (p *process) watchSignals(reload func() (*config.Config, config.Faults)) (forced <-chan struct{}, stop func()) {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	force, end, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		told := false
+		var told time.Time
 		for {
 			select {
 			case <-end:
@@ -30,12 +35,14 @@ func (p *process) watchSignals(reload func() (*config.Config, config.Faults)) (f
 				switch {
 				case s == syscall.SIGHUP:
 					p.reload(reload)
-				case told:
+				case !told.IsZero() && time.Since(told) < sameSignal:
+					p.log.Info("signal again: taken for the same one", zap.Stringer("signal", s), zap.Duration("after", time.Since(told)))
+				case !told.IsZero():
 					p.log.Warn("second signal: leaving at once", zap.Stringer("signal", s))
 					close(force)
 					return
 				default:
-					told = true
+					told = time.Now()
 					p.log.Info("signal", zap.Stringer("signal", s))
 					p.leave()
 				}

@@ -40,6 +40,11 @@ func (p *process) build() error {
 	if err := os.MkdirAll(p.cfg.StateDir, 0o750); err != nil {
 		return fmt.Errorf("state_dir: %w: create it for kvip's user, or name another", err)
 	}
+	unlock, err := lockState(p.cfg.StateDir, p.log)
+	if err != nil {
+		return err
+	}
+	p.unlockState = unlock
 	if err := p.buildPools(); err != nil {
 		return err
 	}
