@@ -29,6 +29,18 @@ type closed struct {
 	age      time.Duration
 }
 
+// kind tells clients that left by themselves, 0, from ends for a reason of ours, 1.
+func (c closed) kind() int {
+	if c.reason == session.ReasonClient {
+		return 0
+	}
+	return 1
+}
+
+func (c closed) shown() Closed {
+	return Closed{c.at, c.peer, c.reason.String(), c.requests, c.age.Round(time.Millisecond).String()}
+}
+
 // ring keeps the last closes of one loop. The loop writes; status reads.
 type ring struct {
 	mu      sync.Mutex
@@ -37,10 +49,7 @@ type ring struct {
 }
 
 func (r *ring) add(c closed) {
-	kind := 1
-	if c.reason == session.ReasonClient {
-		kind = 0
-	}
+	kind := c.kind()
 	r.mu.Lock()
 	r.last[kind][r.written[kind]%ringSize] = c
 	r.written[kind]++
@@ -52,7 +61,7 @@ func (r *ring) read(dst []Closed) []Closed {
 	defer r.mu.Unlock()
 	for kind := range r.last {
 		for _, c := range r.last[kind][:min(r.written[kind], ringSize)] {
-			dst = append(dst, Closed{c.at, c.peer, c.reason.String(), c.requests, c.age.Round(time.Millisecond).String()})
+			dst = append(dst, c.shown())
 		}
 	}
 	return dst

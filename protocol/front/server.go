@@ -66,6 +66,7 @@ type Server struct {
 	most      atomic.Int64    // the cap on conns
 	buffered  atomic.Int64    // bytes that wait unserved, of all connections
 	closes    []atomic.Uint64 // by session.Reason
+	sources   *sources
 	writable  *writable
 	finishing sync.WaitGroup
 	finishers sync.Map // *finisher: net.Conn, cut by Stop
@@ -75,7 +76,7 @@ type Server struct {
 
 // New makes a server; it binds its port in Run. It fails on an address that cannot be bound, naming it.
 func New(cfg Config, pool session.Pool, log *zap.Logger, reg prometheus.Registerer) (*Server, error) {
-	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), log: log.With(zap.String("vip", cfg.Name)), booted: make(chan struct{})}
+	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), log: log.With(zap.String("vip", cfg.Name)), booted: make(chan struct{}), sources: newSources()}
 	if cfg.MaxConns <= 0 {
 		return nil, fmt.Errorf("vip %s: no room for a single connection under the descriptor limit", cfg.Name)
 	}
@@ -212,8 +213,7 @@ func (s *Server) OnOpen(g gnet.Conn) (out []byte, action gnet.Action) {
 		if full {
 			reason = session.ReasonFull
 		}
-		s.closes[reason].Add(1)
-		l.closes.add(closed{at: time.Now(), peer: peer, reason: reason})
+		s.count(l, closed{at: time.Now(), peer: peer, reason: reason})
 		_ = g.SetLinger(0)
 		return nil, gnet.Close
 	}
@@ -274,10 +274,15 @@ func (s *Server) OnClose(g gnet.Conn, err error) (action gnet.Action) {
 // ended counts a connection out.
 func (s *Server) ended(c *conn, reason session.Reason) {
 	s.conns.Add(-1)
-	s.closes[reason].Add(1)
-	c.loop.closes.add(closed{
+	s.count(c.loop, closed{
 		at: time.Now(), peer: c.peer, reason: reason, requests: c.sess.Requests, age: snapshot.Now().Sub(c.opened),
 	})
+}
+
+func (s *Server) count(l *loop, c closed) {
+	s.closes[c.reason].Add(1)
+	l.closes.add(c)
+	s.sources.add(c)
 }
 
 // OnTick implements gnet.EventHandler: it has every loop look at its deadlines.

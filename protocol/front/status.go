@@ -1,6 +1,7 @@
 package front
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/kvip/kvip/protocol/session"
@@ -36,3 +37,7 @@ func (s *Server) Status() Status {
 	st.LastClosed = st.LastClosed[:min(len(st.LastClosed), ringSize)]
 	return st
 }
+
+// ClosesOf returns the last closes of connections from one address, newest first: a few by the client itself and a few for
+// a reason of ours, as long as not too many other addresses have come since.
+func (s *Server) ClosesOf(client netip.Addr) []Closed { return s.sources.read(client) }

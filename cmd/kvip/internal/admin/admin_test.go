@@ -22,6 +22,7 @@ import (
 	"github.com/kvip/kvip/backends"
 	"github.com/kvip/kvip/cmd/kvip/internal/admin"
 	"github.com/kvip/kvip/protocol/front"
+	"github.com/kvip/kvip/protocol/session"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected texts in testdata")
@@ -38,8 +39,18 @@ type source struct {
 func (s source) Status() admin.Status          { return s.status }
 func (s source) Conditions() []admin.Condition { return s.conditions }
 
-func (s source) Explain(client netip.AddrPort) []backends.Explanation {
-	return []backends.Explanation{{Pool: "orders", Client: client.String(), Skipped: []backends.Skipped{}}}
+func (s source) Explain(client netip.AddrPort) []admin.Explanation {
+	return []admin.Explanation{{Explanation: backends.Explanation{Pool: "orders", Client: client.String(), Skipped: []backends.Skipped{}}}}
+}
+
+// Whoever adds a reason for closing says what it means.
+func TestEachReasonHasAMeaning(t *testing.T) {
+	all := session.Reasons()
+	for _, r := range all {
+		if admin.Meaning(r.String()) == "" {
+			t.Errorf("a close for %q has no meaning: add one to reasons.go", r)
+		}
+	}
 }
 
 func TestExplain(t *testing.T) {

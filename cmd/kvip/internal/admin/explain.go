@@ -6,9 +6,27 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/kvip/kvip/backends"
+	"github.com/kvip/kvip/protocol/front"
 )
+
+// Explanation is what a client would get of one pool, and what became of its last connections to the pool's VIPs.
+type Explanation struct {
+	backends.Explanation
+	// LastCloses are newest first: the last few of that address by itself, and the last few for a reason of kvip's. They are
+	// kept for as long as not too many other addresses have come since.
+	LastCloses []Close `json:"last_closes"`
+}
+
+// Close is the end of one connection.
+type Close struct {
+	VIP string `json:"vip"`
+	front.Closed
+	// Meaning says for a person what the reason is about, and what to do where something can be done.
+	Meaning string `json:"meaning"`
+}
 
 // ParseClient reads IP or IP:PORT, an IPv6 address with its port in brackets. Port 0 stands for any.
 func ParseClient(s string) (netip.AddrPort, error) {
@@ -39,7 +57,7 @@ func (h *handler) explain(w http.ResponseWriter, r *http.Request) {
 }
 
 // ExplainText shows explanations to a person.
-func ExplainText(all []backends.Explanation) string {
+func ExplainText(all []Explanation, now time.Time) string {
 	var b strings.Builder
 	for _, e := range all {
 		fmt.Fprintf(&b, "client %s at pool %s\n", e.Client, e.Pool)
@@ -50,6 +68,13 @@ func ExplainText(all []backends.Explanation) string {
 		}
 		for _, s := range e.Skipped {
 			fmt.Fprintf(&b, "  skipped                %s (%s): %s\n", s.Broker, s.State, s.Why)
+		}
+		for _, c := range e.LastCloses {
+			fmt.Fprintf(&b, "  closed %-15s %s: %s; port %d at VIP %s, %s, open for %s\n",
+				ago(now.Sub(c.At)), c.Reason, c.Meaning, c.Peer.Port(), c.VIP, count(int(c.Requests), "request"), c.Age)
+		}
+		if len(e.LastCloses) == 0 {
+			b.WriteString("  closed                 nothing is remembered of connections from this address\n")
 		}
 	}
 	return b.String()

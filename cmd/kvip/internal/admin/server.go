@@ -13,8 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
-
-	"github.com/kvip/kvip/backends"
 )
 
 // MaxConns is the most connections that the listener serves at once; more wait in the kernel's queue. It is part of the
@@ -35,7 +33,7 @@ type Source interface {
 	// Conditions are the rules of readiness, in the order of importance.
 	Conditions() []Condition
 	// Explain says for each pool which broker a client would get.
-	Explain(client netip.AddrPort) []backends.Explanation
+	Explain(client netip.AddrPort) []Explanation
 }
 
 // Server is the admin listener.

@@ -150,11 +150,14 @@ func seconds(s float64) string {
 	case d < time.Minute:
 		return d.Round(100 * time.Millisecond).String()
 	case d < 24*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
+		return strings.Replace(d.Round(time.Second).String(), "m0s", "m", 1)
 	default:
 		return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 	}
 }
+
+// ago says how long something is past, in as many characters as a column has.
+func ago(d time.Duration) string { return seconds(max(0, d.Round(time.Second).Seconds())) + " ago" }
 
 func count(n int, what string) string {
 	if n == 1 {

@@ -62,13 +62,17 @@ type fixed struct{ reason string }
 
 func (f fixed) Conditions() []admin.Condition { return nil }
 
-func (f fixed) Explain(client netip.AddrPort) []backends.Explanation {
-	return []backends.Explanation{{
+func (f fixed) Explain(client netip.AddrPort) []admin.Explanation {
+	e := backends.Explanation{
 		Pool: "orders", Client: client.Addr().String(),
 		Head:    backends.Choice{Policy: "round-robin", Broker: "10.0.0.1:9092", NodeID: 1, Why: "its turn"},
 		Forward: backends.Choice{Policy: "ring", Broker: "10.0.0.1:9092", NodeID: 1, Rack: "r1", Why: "next on the ring", Sticky: true},
 		Skipped: []backends.Skipped{{Broker: "10.0.0.2:9092", NodeID: 2, State: "down", Why: "its probe fails: connect: refused"}},
-	}}
+	}
+	return []admin.Explanation{{Explanation: e, LastCloses: []admin.Close{{
+		VIP: "orders", Meaning: "it spoke TLS to a plain port",
+		Closed: front.Closed{At: time.Now().Add(-3 * time.Minute), Peer: netip.AddrPortFrom(client.Addr(), 40000), Reason: "tls", Age: "2ms"},
+	}}}}
 }
 
 func (f fixed) Status() admin.Status {

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"time"
 
-	"github.com/kvip/kvip/backends"
 	"github.com/kvip/kvip/cmd/kvip/internal/admin"
 )
 
@@ -25,7 +25,7 @@ func (c *explainCommand) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	var all []backends.Explanation
+	var all []admin.Explanation
 	if err := json.Unmarshal(body, &all); err != nil {
 		return &exitError{exitUnreachable, fmt.Errorf("what answers at %s is no kvip: %w", base, err)}
 	}
@@ -33,6 +33,6 @@ func (c *explainCommand) Run(s streams) error {
 		fmt.Fprintf(s.out, "%s\n", bytes.TrimSpace(body))
 		return nil
 	}
-	fmt.Fprint(s.out, admin.ExplainText(all))
+	fmt.Fprint(s.out, admin.ExplainText(all, time.Now()))
 	return nil
 }

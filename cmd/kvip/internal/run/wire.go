@@ -309,10 +309,19 @@ func (p *process) Status() admin.Status {
 }
 
 // Explain implements admin.Source.
-func (p *process) Explain(client netip.AddrPort) []backends.Explanation {
-	all := make([]backends.Explanation, 0, len(p.pools))
-	for _, pool := range p.pools {
-		all = append(all, pool.Explain(client))
+func (p *process) Explain(client netip.AddrPort) []admin.Explanation {
+	all := make([]admin.Explanation, 0, len(p.pools))
+	for i, pool := range p.pools {
+		e := admin.Explanation{Explanation: pool.Explain(client), LastCloses: []admin.Close{}}
+		for _, v := range p.vips {
+			if v.cfg.Pool == p.cfg.Pools[i].Name {
+				for _, c := range v.server.ClosesOf(client.Addr()) {
+					e.LastCloses = append(e.LastCloses, admin.Close{VIP: v.cfg.Name, Closed: c, Meaning: admin.Meaning(c.Reason)})
+				}
+			}
+		}
+		slices.SortStableFunc(e.LastCloses, func(a, b admin.Close) int { return b.At.Compare(a.At) })
+		all = append(all, e)
 	}
 	return all
 }
