@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvip/kvip/loadtest/events"
@@ -51,6 +52,11 @@ func (p *plan) drive(ctx context.Context, pass gate, begun func(time.Time)) (run
 		run.Calibration = &one
 		run.Environment.Warnings = append(run.Environment.Warnings, void(&one, run.Loop, calibrated[0].total.Waited)...)
 	}
+	stop, err := p.hearTruth(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
 	rounds := 1
 	if p.Vs != "" {
 		rounds = p.Rounds
@@ -82,6 +88,31 @@ func (p *plan) drive(ctx context.Context, pass gate, begun func(time.Time)) (run
 	}
 	return run, nil
 }
+
+// hearTruth begins to ask the brokers that answers are held against; stop ends it.
+func (p *plan) hearTruth(ctx context.Context) (stop func(), err error) {
+	truth := p.config.Truth
+	if truth == nil {
+		return func() {}, nil
+	}
+	running, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		truth.Run(running)
+	}()
+	stop = func() { cancel(); <-done }
+	first, enough := context.WithTimeoutCause(ctx, truthWithin, fmt.Errorf("--truth: none of %s has answered within %s", strings.Join(p.Truth, ", "), truthWithin))
+	defer enough()
+	if err := truth.Ready(first); err != nil {
+		stop()
+		return nil, err
+	}
+	return stop, nil
+}
+
+// truthWithin is how long the first broker may take to tell the truth.
+const truthWithin = 5 * time.Second
 
 // measure drives sides in turns.
 func (p *plan) measure(ctx context.Context, pass gate, sides []side, rounds int, begin func() float64) (stands []*stand, err error) {

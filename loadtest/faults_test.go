@@ -32,6 +32,14 @@ func TestEveryFaultOfAPeerIsFoundByItsName(t *testing.T) {
 					}
 				})
 				args := []string{"--target", peer.Addr(), "--scenario", scenario, "--rate", "100", "--duration", "300ms", "--warmup", "0s", "--topic", "orders", "--dial-brokers"}
+				if fault.Class == failure.Untrue {
+					healthy, err := lab.StartFaultyPeer(lab.Healthy)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { _ = healthy.Close() })
+					args = append(args, "--truth", healthy.Addr())
+				}
 				if fault.Class == failure.Timeout {
 					args = append(args, "--timeout", "150ms")
 				}

@@ -39,10 +39,14 @@ type Drive struct {
 	Topic       []string      `help:"Topics to look up; none: all topics." group:"Clients"`
 	BrokersOnly bool          `help:"Look up no topic, only brokers." group:"Clients"`
 	TopicErrors bool          `help:"Errors of topics are no failures: for topics that need not be there." group:"Clients"`
+	Asks        string        `help:"storm: what bootstraps ask for after ApiVersions, by weight: metadata-all, metadata-one (of --topic), metadata-brokers, describe-cluster, find-coordinator, with @VERSION behind it if need be. None: one Metadata request." placeholder:"metadata-all=2,find-coordinator@0=1" group:"Clients"`
+	Draw        int           `help:"How many of --asks each bootstrap sends." default:"2" group:"Clients"`
 	ClientID    string        `help:"Client id that requests carry." default:"kvip-loadtest" group:"Clients"`
 	APIVersions int16         `name:"apiversions-version" help:"Version of the ApiVersions request, 0-5; a target that refuses it is asked again in the version that it names, as clients do." default:"4" group:"Clients"`
 	Metadata    int16         `name:"metadata-version" help:"Newest version of the Metadata request, 0-13; a target that serves less is asked in less." default:"12" group:"Clients"`
 	ClusterID   string        `help:"Cluster id that every answer must name; empty: a connection's first answer decides." group:"Clients"`
+	Truth       []string      `help:"Brokers to ask directly, ten times a second, meanwhile: an answer of the target that says what none of them said is untrue, a failure of its own." placeholder:"HOST:PORT" group:"Clients"`
+	TruthBound  time.Duration `help:"How old an answer may be by the brokers' word." default:"3s" group:"Clients"`
 	EpochGrace  time.Duration `help:"How long after one client was told of a leader epoch another one may be told an older one: for a target that is several brokers, which learn one after the other." default:"0s" group:"Clients"`
 	DialBrokers bool          `help:"storm: connect to every advertised broker, too." group:"Clients"`
 	Library     string        `help:"steady, reconnect, rebootstrap: who the clients are, with weights." placeholder:"java=4,kafka-go" group:"Clients"`

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kvip/kvip/loadtest/check"
 	"github.com/kvip/kvip/loadtest/engine"
 	"github.com/kvip/kvip/loadtest/kafka"
 	"github.com/kvip/kvip/loadtest/scenario"
@@ -64,6 +65,24 @@ func (d *Drive) plan(ctx context.Context) (*plan, error) {
 		if cfg.Mix, err = scenario.ParseShares(d.Mix); err != nil {
 			faults = append(faults, fmt.Errorf("--mix: %w", err))
 		}
+	}
+	if d.Asks != "" {
+		if cfg.Asks, err = scenario.ParseShares(d.Asks); err != nil {
+			faults = append(faults, fmt.Errorf("--asks: %w", err))
+		}
+		if d.Scenario != "storm" && d.Scenario != "mixed" {
+			faults = append(faults, fmt.Errorf("--asks: %s asks as its clients do; storm and mixed bootstrap", d.Scenario))
+		}
+	}
+	cfg.Draw = d.Draw
+	if len(d.Truth) > 0 {
+		if d.TruthBound <= 0 {
+			faults = append(faults, fmt.Errorf("--truth-bound %s: it must be positive", d.TruthBound))
+		}
+		cfg.Truth = check.NewTruth(check.TruthConfig{
+			Brokers: d.Truth, Groups: scenario.Groups, ClientID: d.ClientID, Bound: d.TruthBound,
+			Now: func() time.Duration { return time.Duration(engine.Now()) },
+		})
 	}
 	if d.BrokersOnly && (len(d.Topic) > 0 || d.Metadata == 0) {
 		faults = append(faults, errors.New("--brokers-only goes with no --topic, and with a Metadata version above 0, where an empty list means all topics"))
@@ -130,13 +149,17 @@ func (p *plan) clients() {
 
 // reach refuses targets that are not this machine's, unless they were really meant.
 func (p *plan) reach(ctx context.Context) error {
+	targets := append([]string{}, p.Truth...)
 	for _, s := range p.sides() {
-		target, err := engine.Resolve(ctx, s.target)
+		targets = append(targets, s.target)
+	}
+	for _, addr := range targets {
+		target, err := engine.Resolve(ctx, addr)
 		if err != nil {
 			return err
 		}
 		if !target.Addr.Addr().IsLoopback() && !p.YesReally {
-			return fmt.Errorf("%s is not on this machine's loopback; --yes-really loads it all the same", s.target)
+			return fmt.Errorf("%s is not on this machine's loopback; --yes-really loads it all the same", addr)
 		}
 	}
 	return nil

@@ -91,6 +91,12 @@ func (p *plan) settings() []report.Setting {
 	if p.Scenario == "mixed" {
 		all = append(all, report.Setting{Name: "mix", Value: shares(cfg.Mix)})
 	}
+	if len(cfg.Asks) > 0 {
+		all = append(all, report.Setting{Name: "asks", Value: fmt.Sprintf("%d of %s", cfg.Draw, shares(cfg.Asks))})
+	}
+	if cfg.Truth != nil {
+		all = append(all, report.Setting{Name: "truth", Value: fmt.Sprintf("%s, at most %s old", strings.Join(p.Truth, " "), cfg.Truth.Bound())})
+	}
 	if cfg.DialBrokers {
 		all = append(all, report.Setting{Name: "dial brokers", Value: "yes"})
 	}

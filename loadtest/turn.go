@@ -27,6 +27,9 @@ func (p *plan) open(ctx context.Context, s side) (*stand, error) {
 	st.found = report.Side{Target: s.target, Name: s.name}
 	cfg := p.config
 	cfg.Target = s.target
+	if s.target == p.Floor {
+		cfg.Truth = nil // it repeats what the target said before the run
+	}
 	cfg.Observe = st.sampler.observe
 	cfg.Progress = func(progress scenario.Progress) {
 		st.sampler.sample()
@@ -73,7 +76,8 @@ func (st *stand) turn(ctx context.Context, start time.Time, begin func() float64
 // result is what all turns found.
 func (st *stand) result(interleaved bool) report.Side {
 	s, r := st.found, st.total
-	s.Counts, s.Elapsed, s.Bytes, s.PartitionErrors = counts(&r.Counts), r.Elapsed.Seconds(), r.Bytes, r.PartitionErrors
+	s.Counts, s.Elapsed, s.Bytes = counts(&r.Counts), r.Elapsed.Seconds(), r.Bytes
+	s.PartitionErrors, s.CoordinatorErrors = r.PartitionErrors, r.CoordinatorErrors
 	s.Stages = map[string]report.Histogram{}
 	for stage, h := range r.Stages {
 		if h.TotalCount() > 0 {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"net"
 	"strconv"
 	"time"
@@ -29,6 +30,10 @@ type Expect struct {
 	EpochGrace time.Duration
 	// TopicErrors, when set, lets errors of topics pass, as a run that asks for unknown names needs.
 	TopicErrors bool
+	// Facts has views say what [Truth] can be asked about.
+	Facts bool
+	// withoutEpochs adds to the facts what the same answer would say in a version that has no epochs.
+	withoutEpochs bool
 }
 
 // Checker judges the answers of one loop. Not for concurrent use.
@@ -49,10 +54,11 @@ type Checker struct {
 }
 
 type viewKey struct {
-	version int16
-	topics  int // how many the request named; -1: all
-	size    int
-	hash    uint64
+	api, version int16
+	topics       int    // how many the request named; -1: all
+	group        string // that the request named
+	size         int
+	hash         uint64
 }
 
 // New returns a checker.
@@ -67,22 +73,29 @@ func (k *Checker) forget() {
 	k.epochs, k.compare, k.held = map[uint64]*epochs{}, map[[2]*epochs]verdict{}, 0
 }
 
-// View is one Metadata answer, judged. It is shared and never changed.
+// View is one answer, to anything but ApiVersions, judged. It is shared and never changed.
 type View struct {
 	Fault           failure.Class // what is wrong with the answer on its own
 	Detail          string
 	ClusterID       string   // "": the version does not say
 	PartitionErrors int      // partitions with an error code: the truth while brokers are down, so no fault by itself
 	Brokers         []string // host:port of each, as advertised
-	epochs          *epochs
+	// CoordinatorErrors counts groups that have no coordinator yet: likewise.
+	CoordinatorErrors int
+
+	epochs *epochs // nil: not Metadata
+	facts  []fact
+	held   held // the truth's
 }
 
 // epochs are an answer's leader epochs, shared by all answers that say the same ones.
 type epochs struct{ of map[partition]int32 }
 
+// verdict is what two views come to: what is wrong when the second follows the first, else the newest epochs of both.
 type verdict struct {
 	class  failure.Class
 	detail string
+	newest *epochs
 }
 
 // partition names a partition across answers: by topic id where the version has it, for a new id is a new topic.
@@ -101,7 +114,7 @@ type Ranges struct {
 
 // APIVersions judges an answer's body.
 func (k *Checker) APIVersions(version int16, body []byte) *Ranges {
-	key := viewKey{version, 0, len(body), maphash.Bytes(k.seed, body)}
+	key := viewKey{api: kafka.KeyAPIVersions, version: version, size: len(body), hash: maphash.Bytes(k.seed, body)}
 	if r := k.ranges[key]; r != nil {
 		return r
 	}
@@ -123,11 +136,17 @@ func (k *Checker) APIVersions(version int16, body []byte) *Ranges {
 
 // Metadata judges an answer's body against what was asked: the number of topics named, -1 for all of them.
 func (k *Checker) Metadata(version int16, topics int, body []byte) *View {
-	key := viewKey{version, topics, len(body), maphash.Bytes(k.seed, body)}
+	key := viewKey{api: kafka.KeyMetadata, version: version, topics: topics}
+	return k.view(key, body, func() *View { return k.judge(version, topics, body) })
+}
+
+// view judges an answer unless one of the same bytes has been judged.
+func (k *Checker) view(key viewKey, body []byte, judge func() *View) *View {
+	key.size, key.hash = len(body), maphash.Bytes(k.seed, body)
 	if v := k.views[key]; v != nil {
 		return v
 	}
-	v := k.judge(version, topics, body)
+	v := judge()
 	if len(k.views) >= maxViews || k.held > maxPartitions {
 		k.forget()
 	}
@@ -141,10 +160,7 @@ func (k *Checker) judge(version int16, topics int, body []byte) *View {
 		v.Fault, v.Detail = bodyFault(err), err.Error()
 		return v
 	}
-	v.ClusterID = string(m.ClusterID)
-	for _, b := range m.Brokers {
-		v.Brokers = append(v.Brokers, net.JoinHostPort(string(b.Host), strconv.Itoa(int(b.Port))))
-	}
+	v.ClusterID, v.Brokers = string(m.ClusterID), addresses(m.Brokers)
 	for _, t := range m.Topics {
 		for _, p := range t.Partitions {
 			if p.ErrorCode != 0 {
@@ -153,26 +169,46 @@ func (k *Checker) judge(version int16, topics int, body []byte) *View {
 		}
 	}
 	v.epochs = k.intern(m)
+	if k.expect.Facts {
+		v.facts = metadataFacts(m, version, topics)
+		if k.expect.withoutEpochs {
+			v.facts = append(v.facts, leadersAlone(m)...)
+		}
+	}
 	v.Fault, v.Detail = k.fault(m, version, topics)
 	return v
 }
 
+func addresses(brokers []kafka.Broker) []string {
+	var all []string
+	for _, b := range brokers {
+		all = append(all, net.JoinHostPort(string(b.Host), strconv.Itoa(int(b.Port))))
+	}
+	return all
+}
+
 // intern returns the answer's epochs, the same pointer for the same epochs whatever order the answer lists them in.
 func (k *Checker) intern(m *kafka.Metadata) *epochs {
-	type entry struct {
-		partition
-		epoch int32
-	}
-	of, fingerprint := map[partition]int32{}, uint64(0)
+	of := map[partition]int32{}
 	for _, t := range m.Topics {
 		name := string(t.Name)
 		for _, p := range t.Partitions {
 			if p.LeaderEpoch >= 0 {
-				key := partition{t.ID, name, p.Index}
-				of[key] = p.LeaderEpoch
-				fingerprint += maphash.Comparable(k.seed, entry{key, p.LeaderEpoch})
+				of[partition{t.ID, name, p.Index}] = p.LeaderEpoch
 			}
 		}
+	}
+	return k.internEpochs(of)
+}
+
+func (k *Checker) internEpochs(of map[partition]int32) *epochs {
+	type entry struct {
+		partition
+		epoch int32
+	}
+	fingerprint := uint64(0)
+	for p, epoch := range of {
+		fingerprint += maphash.Comparable(k.seed, entry{p, epoch})
 	}
 	if e := k.epochs[fingerprint]; e != nil {
 		return e
@@ -187,21 +223,8 @@ func (k *Checker) fault(m *kafka.Metadata, version int16, topics int) (failure.C
 	if m.ErrorCode != 0 {
 		return failure.ErrorCode, fmt.Sprintf("Metadata v%d: error %d", version, m.ErrorCode)
 	}
-	if len(m.Brokers) == 0 {
-		return failure.EmptyList, fmt.Sprintf("Metadata v%d: no broker, %d topics", version, len(m.Topics))
-	}
-	for i, b := range m.Brokers {
-		if len(b.Host) == 0 || b.Port < 1 || b.Port > 65535 {
-			return failure.Malformed, fmt.Sprintf("Metadata v%d: broker %d is at %q port %d", version, b.NodeID, b.Host, b.Port)
-		}
-		for _, c := range m.Brokers[:i] {
-			if c.NodeID == b.NodeID {
-				return failure.Malformed, fmt.Sprintf("Metadata v%d: broker %d is listed twice", version, b.NodeID)
-			}
-		}
-	}
-	if k.expect.ClusterID != "" && version >= 2 && !bytes.Equal(m.ClusterID, []byte(k.expect.ClusterID)) {
-		return failure.WrongCluster, fmt.Sprintf("Metadata v%d: cluster %q, expected %q", version, m.ClusterID, k.expect.ClusterID)
+	if class, detail := k.clusterFault(fmt.Sprintf("Metadata v%d", version), m.Brokers, m.ClusterID, version >= 2); class != failure.None {
+		return class, detail
 	}
 	if topics >= 0 && len(m.Topics) != topics {
 		return failure.MissingTopic, fmt.Sprintf("Metadata v%d: %d topics, asked for %d", version, len(m.Topics), topics)
@@ -210,6 +233,27 @@ func (k *Checker) fault(m *kafka.Metadata, version int16, topics int) (failure.C
 		if t.ErrorCode != 0 && !k.expect.TopicErrors {
 			return failure.ErrorCode, fmt.Sprintf("Metadata v%d: error %d for topic %q", version, t.ErrorCode, t.Name)
 		}
+	}
+	return failure.None, ""
+}
+
+// clusterFault judges what Metadata and DescribeCluster have in common.
+func (k *Checker) clusterFault(what string, brokers []kafka.Broker, cluster []byte, named bool) (failure.Class, string) {
+	if len(brokers) == 0 {
+		return failure.EmptyList, what + ": no broker"
+	}
+	for i, b := range brokers {
+		if len(b.Host) == 0 || b.Port < 1 || b.Port > 65535 {
+			return failure.Malformed, fmt.Sprintf("%s: broker %d is at %q port %d", what, b.NodeID, b.Host, b.Port)
+		}
+		for _, c := range brokers[:i] {
+			if c.NodeID == b.NodeID {
+				return failure.Malformed, fmt.Sprintf("%s: broker %d is listed twice", what, b.NodeID)
+			}
+		}
+	}
+	if k.expect.ClusterID != "" && named && !bytes.Equal(cluster, []byte(k.expect.ClusterID)) {
+		return failure.WrongCluster, fmt.Sprintf("%s: cluster %q, expected %q", what, cluster, k.expect.ClusterID)
 	}
 	return failure.None, ""
 }
@@ -244,14 +288,16 @@ func (k *Checker) Accept(m *Memory, v *View) (failure.Class, string) {
 		}
 		m.cluster, m.connected = v.ClusterID, true
 	}
-	last := m.last
-	m.last = v.epochs
-	if last == nil {
+	switch {
+	case v.epochs == nil:
+		return failure.None, ""
+	case m.last == nil:
+		m.last = v.epochs
 		return failure.None, ""
 	}
-	found := k.goBack(last, v.epochs)
-	if found.class != failure.None {
-		m.last = last // the newer view stays what later answers are held against
+	found := k.goBack(m.last, v.epochs)
+	if found.class == failure.None {
+		m.last = found.newest
 	}
 	return found.class, found.detail
 }
@@ -259,6 +305,9 @@ func (k *Checker) Accept(m *Memory, v *View) (failure.Class, string) {
 // Across judges a view against what any client of the checker was told before this one asked. asked and now are on one
 // clock.
 func (k *Checker) Across(v *View, asked, now time.Duration) (failure.Class, string) {
+	if v.epochs == nil || len(v.epochs.of) == 0 {
+		return failure.None, ""
+	}
 	if k.newest == nil || k.newestCluster != v.ClusterID {
 		k.newest, k.newestAt, k.newestCluster = v.epochs, now, v.ClusterID
 		return failure.None, ""
@@ -268,9 +317,9 @@ func (k *Checker) Across(v *View, asked, now time.Duration) (failure.Class, stri
 	}
 	found := k.goBack(k.newest, v.epochs)
 	switch {
-	case found.class == failure.None:
-		k.newest, k.newestAt = v.epochs, now
-	case asked > k.newestAt+k.expect.EpochGrace:
+	case found.class == failure.None && found.newest != k.newest:
+		k.newest, k.newestAt = found.newest, now
+	case found.class != failure.None && asked > k.newestAt+k.expect.EpochGrace:
 		return found.class, found.detail + ", which another connection was told"
 	}
 	return failure.None, ""
@@ -279,12 +328,12 @@ func (k *Checker) Across(v *View, asked, now time.Duration) (failure.Class, stri
 // goBack says whether young has an older epoch than old. It remembers pairs.
 func (k *Checker) goBack(old, young *epochs) verdict {
 	if old == young {
-		return verdict{}
+		return verdict{newest: old}
 	}
 	pair := [2]*epochs{old, young}
 	found, known := k.compare[pair]
 	if !known {
-		found = compareEpochs(old, young)
+		found = k.compareEpochs(old, young)
 		if len(k.compare) >= maxViews {
 			k.compare = map[[2]*epochs]verdict{}
 		}
@@ -293,11 +342,27 @@ func (k *Checker) goBack(old, young *epochs) verdict {
 	return found
 }
 
-func compareEpochs(old, young *epochs) verdict {
+// compareEpochs: an answer that is about fewer partitions than the one before says nothing about the others.
+func (k *Checker) compareEpochs(old, young *epochs) verdict {
+	shared, same := 0, true
 	for p, epoch := range young.of {
-		if before, ok := old.of[p]; ok && epoch < before {
-			return verdict{failure.EpochBack, fmt.Sprintf("topic %q partition %d: leader epoch %d after %d", p.name, p.index, epoch, before)}
+		before, ok := old.of[p]
+		switch {
+		case ok && epoch < before:
+			detail := fmt.Sprintf("topic %q partition %d: leader epoch %d after %d", p.name, p.index, epoch, before)
+			return verdict{class: failure.EpochBack, detail: detail}
+		case ok:
+			shared++
 		}
+		same = same && ok && epoch == before
 	}
-	return verdict{}
+	switch {
+	case same:
+		return verdict{newest: old}
+	case shared == len(old.of):
+		return verdict{newest: young}
+	}
+	both := maps.Clone(old.of)
+	maps.Copy(both, young.of)
+	return verdict{newest: k.internEpochs(both)}
 }

@@ -31,6 +31,7 @@ const (
 	WrongCluster // Metadata of another cluster than this connection's first one, or than the one asked for
 	EpochBack    // a partition's leader epoch is lower than one this client has seen
 	StaleAddress // an advertised broker does not accept a connection
+	Untrue       // an answer that says what no broker said at the time
 
 	LocalPorts       // this machine has no ephemeral port left for the source address
 	LocalDescriptors // this process is out of descriptors
@@ -44,7 +45,7 @@ const (
 var names = [Classes]string{
 	None: "none", Refused: "refused", Unreachable: "unreachable", Reset: "reset", Closed: "closed", Short: "short", Timeout: "timeout",
 	WrongID: "wrong_id", Unasked: "unasked", Malformed: "malformed", ErrorCode: "error_code", EmptyList: "empty_list", MissingTopic: "missing_topic",
-	WrongCluster: "wrong_cluster", EpochBack: "epoch_back", StaleAddress: "stale_address",
+	WrongCluster: "wrong_cluster", EpochBack: "epoch_back", StaleAddress: "stale_address", Untrue: "untrue",
 	LocalPorts: "local_ports", LocalDescriptors: "local_descriptors", LocalMemory: "local_memory",
 	LocalNoClient: "no_client", LocalOther: "local_other",
 }

@@ -157,6 +157,10 @@ func FuzzDecodeNeverPanics(f *testing.F) {
 		_ = m.Decode(version%(MaxMetadata+1), body)
 		var a APIVersions
 		_ = a.Decode(version%(MaxAPIVersions+1), body)
+		var c FindCoordinator
+		_ = c.Decode(version%(MaxFindCoordinator+1), body)
+		var d DescribeCluster
+		_ = d.Decode(version%(MaxDescribeCluster+1), body)
 	})
 }
 
@@ -193,9 +197,74 @@ func TestRequestsAreTheBytesThatKmsgWrites(t *testing.T) {
 			same("Metadata", MetadataRequest(version, client, ask), want)
 		}
 	}
-	find := kmsg.NewPtrFindCoordinatorRequest()
-	find.CoordinatorKey = "group"
-	same("FindCoordinator", FindCoordinatorRequest(client, "group"), find)
+	for version := int16(0); version <= MaxFindCoordinator; version++ {
+		find := kmsg.NewPtrFindCoordinatorRequest()
+		find.Version, find.CoordinatorKey, find.CoordinatorKeys = version, "group", []string{"group", "another"}
+		same("FindCoordinator", FindCoordinatorRequest(version, client, "group", "another"), find)
+	}
+	for version := int16(0); version <= MaxDescribeCluster; version++ {
+		describe := kmsg.NewPtrDescribeClusterRequest()
+		describe.Version = version
+		same("DescribeCluster", DescribeClusterRequest(version, client), describe)
+	}
+}
+
+func TestCoordinatorsOfEveryVersionReadAsKmsgReadsThem(t *testing.T) {
+	var got FindCoordinator
+	for version := int16(0); version <= MaxFindCoordinator; version++ {
+		k := kmsg.NewPtrFindCoordinatorResponse()
+		k.Version, k.ThrottleMillis = version, 5
+		k.ErrorCode, k.ErrorMessage, k.NodeID, k.Host, k.Port = 15, ptr("not yet"), 2, "b.example.com", 9092
+		for i := range int32(2) {
+			k.Coordinators = append(k.Coordinators, kmsg.FindCoordinatorResponseCoordinator{
+				Key: "group", NodeID: i, Host: "b.example.com", Port: 9092 + i, ErrorCode: int16(14 * i), ErrorMessage: ptr("not yet"),
+			})
+		}
+		body := k.AppendTo(nil)
+		if err := got.Decode(version, body); err != nil {
+			t.Fatal(err)
+		}
+		read := kmsg.NewPtrFindCoordinatorResponse() // drops what the version lacks
+		read.Version = version
+		if err := read.ReadFrom(body); err != nil {
+			t.Fatal(err)
+		}
+		want := FindCoordinator{ThrottleMillis: read.ThrottleMillis}
+		for _, c := range read.Coordinators {
+			want.Coordinators = append(want.Coordinators, Coordinator{[]byte(c.Key), c.NodeID, []byte(c.Host), c.Port, c.ErrorCode})
+		}
+		if version < 4 {
+			want.Coordinators = []Coordinator{{nil, read.NodeID, []byte(read.Host), read.Port, read.ErrorCode}}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("v%d (-kmsg +own):\n%s", version, diff)
+		}
+	}
+}
+
+func TestDescribeClusterOfEveryVersionReadsAsKmsgReadsIt(t *testing.T) {
+	var got DescribeCluster
+	for version := int16(0); version <= MaxDescribeCluster; version++ {
+		k := kmsg.NewPtrDescribeClusterResponse()
+		k.Version, k.ThrottleMillis, k.ErrorCode, k.ErrorMessage, k.EndpointType = version, 5, 41, ptr("no"), 2
+		k.ClusterID, k.ControllerID, k.ClusterAuthorizedOperations = "Zm9vYmFyYmF6cXV4cXV1eA", 2, 7
+		want := DescribeCluster{ThrottleMillis: 5, ErrorCode: 41, ClusterID: []byte(k.ClusterID), ControllerID: 2}
+		for i, rack := range []*string{ptr("a"), nil} {
+			id := int32(i + 1)
+			k.Brokers = append(k.Brokers, kmsg.DescribeClusterResponseBroker{NodeID: id, Host: "b.example.com", Port: 9091 + id, Rack: rack, IsFenced: i == 0})
+			b := Broker{NodeID: id, Host: []byte("b.example.com"), Port: 9091 + id}
+			if rack != nil {
+				b.Rack = []byte(*rack)
+			}
+			want.Brokers = append(want.Brokers, b)
+		}
+		if err := got.Decode(version, k.AppendTo(nil)); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("v%d (-want +own):\n%s", version, diff)
+		}
+	}
 }
 
 func TestResponseHeaderHasTagsWhereTheVersionHasThem(t *testing.T) {

@@ -10,6 +10,7 @@ const (
 	KeyMetadata        = 3
 	KeyFindCoordinator = 10
 	KeyAPIVersions     = 18
+	KeyDescribeCluster = 60
 )
 
 // correlationOffset is where every request and response frame with a length in front holds the correlation id:
@@ -46,6 +47,8 @@ func flexible(key, version int16) bool {
 		return version >= 9
 	case KeyAPIVersions, KeyFindCoordinator:
 		return version >= 3
+	case KeyDescribeCluster:
+		return true
 	}
 	return false
 }
@@ -104,12 +107,5 @@ func MetadataRequest(version int16, clientID string, ask Lookup) []byte {
 		w.bool(false) // topic authorized operations
 	}
 	w.tags(flex)
-	return w.finish()
-}
-
-// FindCoordinatorRequest returns a whole request frame of version 0: what segmentio/kafka-go sends first of all.
-func FindCoordinatorRequest(clientID, group string) []byte {
-	w := begin(KeyFindCoordinator, 0, clientID)
-	w.string(false, group)
 	return w.finish()
 }

@@ -133,6 +133,14 @@ var peerFaults = map[string]PeerFault{
 		edit: func(p *FaultyPeer, _ int, m *kmsg.MetadataResponse) {
 			m.Brokers[len(m.Brokers)-1].Port = int32(p.nobody)
 		}},
+	"untrue": {Class: failure.Untrue, About: "names other leaders than a healthy peer does; only who asks one of those, too, can know",
+		edit: func(_ *FaultyPeer, _ int, m *kmsg.MetadataResponse) {
+			for i := range m.Topics {
+				for j := range m.Topics[i].Partitions {
+					m.Topics[i].Partitions[j].Leader = 1 + m.Topics[i].Partitions[j].Leader%3
+				}
+			}
+		}},
 }
 
 // PeerFaults are the kinds that [StartFaultyPeer] knows. Failures of the client's own machine, and a target without a

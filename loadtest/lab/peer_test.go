@@ -59,6 +59,9 @@ func visit(addr string, version int16) failure.Class {
 		if err := m.ReadFrom(body); err != nil {
 			return failure.Malformed
 		}
+		if m.Topics[0].Partitions[0].Leader != 1 { // as a healthy peer says
+			return failure.Untrue
+		}
 		for _, b := range m.Brokers {
 			c, err := net.DialTimeout("tcp", hostPort(b.Host, int(b.Port)), time.Second)
 			if err != nil {

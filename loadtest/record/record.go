@@ -15,20 +15,23 @@ type Stage uint8
 
 // The stages, in the order in which reports list them.
 const (
-	Operation   Stage = iota // the whole operation, from its intended start
-	Connect                  // TCP connection
-	APIVersions              // request to answer
-	Metadata                 // request to answer
-	Handoff                  // TCP connections to every advertised broker
-	Recovery                 // from the drop of a connection until its client is served again
-	SlowReader               // answers to a slow reader beside other load; a whole operation, kept out of Operation
-	Hostile                  // hostile bytes beside other load, until they are dealt with; likewise
-	Lag                      // the generator's own: actual minus intended start
-	Poll                     // the generator's own: from the kernel's report of an event to its handling
-	Stages                   // number of stages; not a stage
+	Operation       Stage = iota // the whole operation, from its intended start
+	Connect                      // TCP connection
+	APIVersions                  // request to answer
+	Metadata                     // request to answer
+	DescribeCluster              // request to answer
+	FindCoordinator              // request to answer
+	Handoff                      // TCP connections to every advertised broker
+	Recovery                     // from the drop of a connection until its client is served again
+	SlowReader                   // answers to a slow reader beside other load; a whole operation, kept out of Operation
+	Hostile                      // hostile bytes beside other load, until they are dealt with; likewise
+	Age                          // how long before it was asked for a broker last said what an answer says; 0: after that, too
+	Lag                          // the generator's own: actual minus intended start
+	Poll                         // the generator's own: from the kernel's report of an event to its handling
+	Stages                       // number of stages; not a stage
 )
 
-var stageNames = [Stages]string{"operation", "connect", "api_versions", "metadata", "handoff", "recovery", "slow_reader", "hostile", "lag", "poll"}
+var stageNames = [Stages]string{"operation", "connect", "api_versions", "metadata", "describe_cluster", "find_coordinator", "handoff", "recovery", "slow_reader", "hostile", "age", "lag", "poll"}
 
 // String is the stage's name in reports and JSON.
 func (s Stage) String() string { return stageNames[s] }
@@ -52,11 +55,13 @@ type Result struct {
 	Details map[failure.Class][]string
 	// PartitionErrors counts answers that name a partition with an error code: the truth while brokers are down.
 	PartitionErrors uint64
-	Refused         uint64                  // connections whose version of ApiVersions was refused, and asked again in a lower one
-	Dropped         [failure.Classes]uint64 // kept connections that ended while nothing was asked, and were opened again
-	Elapsed         time.Duration
-	Stages          [Stages]*hdrhistogram.Histogram
-	Windows         []Window // by time
+	// CoordinatorErrors counts answers that name no coordinator yet: likewise.
+	CoordinatorErrors uint64
+	Refused           uint64                  // connections whose version of ApiVersions was refused, and asked again in a lower one
+	Dropped           [failure.Classes]uint64 // kept connections that ended while nothing was asked, and were opened again
+	Elapsed           time.Duration
+	Stages            [Stages]*hdrhistogram.Histogram
+	Windows           []Window // by time
 }
 
 // Counts are operations by what became of them. Those that began within the measurement count, whenever they end.
@@ -153,6 +158,13 @@ func (r *Recorder) Fail(at time.Duration, class failure.Class, detail string) {
 	}
 }
 
+// Retract turns an operation that was counted as answered at that time into one that failed.
+func (r *Recorder) Retract(at time.Duration, class failure.Class, detail string) {
+	r.Answered--
+	r.window(at).Answered--
+	r.Fail(at, class, detail)
+}
+
 // Took records how long a stage of an operation took.
 func (r *Recorder) Took(s Stage, d time.Duration) { r.record(s, d) }
 
@@ -180,6 +192,13 @@ func (r *Recorder) Received(n int) {
 func (r *Recorder) PartitionError() {
 	if r.active {
 		r.PartitionErrors++
+	}
+}
+
+// CoordinatorError counts an answer that names no coordinator yet.
+func (r *Recorder) CoordinatorError() {
+	if r.active {
+		r.CoordinatorErrors++
 	}
 }
 
@@ -232,6 +251,7 @@ func (r *Result) merge(other *Result) {
 	r.Bytes += other.Bytes
 	r.PartitionErrors += other.PartitionErrors
 	r.Refused += other.Refused
+	r.CoordinatorErrors += other.CoordinatorErrors
 	for class, n := range other.Dropped {
 		r.Dropped[class] += n
 	}

@@ -45,6 +45,7 @@ var counted = []figure{
 		return n, true
 	}},
 	{"partition_errors", count, func(s *Side) (float64, bool) { return float64(s.PartitionErrors), true }},
+	{"coordinator_errors", count, func(s *Side) (float64, bool) { return float64(s.CoordinatorErrors), true }},
 	{"cpu_per_op", nanos, func(s *Side) (float64, bool) { d, ok := s.CPUPerOperation(); return float64(d), ok }},
 }
 

@@ -110,6 +110,7 @@ func mergeSides(parts []part) (Side, error) {
 		sum.Elapsed = max(sum.Elapsed, s.Elapsed)
 		sum.Bytes += s.Bytes
 		sum.PartitionErrors += s.PartitionErrors
+		sum.CoordinatorErrors += s.CoordinatorErrors
 		for name, h := range s.Stages {
 			total := sum.Stages[name]
 			if err := total.Add(h); err != nil {

@@ -78,12 +78,14 @@ type Side struct {
 	Counts
 	Bytes uint64 `json:"bytes"` // of answers
 	// PartitionErrors counts answers that name a partition with an error code: the truth while brokers are down.
-	PartitionErrors uint64               `json:"partition_errors,omitempty"`
-	Stages          map[string]Histogram `json:"stages"` // whole run; nanoseconds, 3 digits
-	Failures        []Failure            `json:"failures,omitempty"`
-	Windows         []Window             `json:"windows,omitempty"` // by time
-	Rounds          []Round              `json:"rounds,omitempty"`  // of an interleaved run, by time
-	CPU             *CPU                 `json:"cpu,omitempty"`
+	PartitionErrors uint64 `json:"partition_errors,omitempty"`
+	// CoordinatorErrors counts answers that name no coordinator yet: likewise.
+	CoordinatorErrors uint64               `json:"coordinator_errors,omitempty"`
+	Stages            map[string]Histogram `json:"stages"` // whole run; nanoseconds, 3 digits
+	Failures          []Failure            `json:"failures,omitempty"`
+	Windows           []Window             `json:"windows,omitempty"` // by time
+	Rounds            []Round              `json:"rounds,omitempty"`  // of an interleaved run, by time
+	CPU               *CPU                 `json:"cpu,omitempty"`
 	// Kernel is by how much the machine's counters grew while this target was loaded: ListenOverflows, ListenDrops,
 	// TCPSynRetrans... from /proc/net/netstat and snmp of the generator's machine (the target's, too, when it is the same).
 	Kernel map[string]uint64 `json:"kernel,omitempty"`

@@ -53,6 +53,9 @@ func (r *Run) writeSide(b *bytes.Buffer, s *Side) {
 	if d, ok := s.CPUPerOperation(); ok {
 		fmt.Fprintf(b, "processor time of pid %d: %s per operation, %.2f cores\n", s.CPU.PID, formatDuration(d), s.CPU.Seconds/s.Elapsed)
 	}
+	if s.CoordinatorErrors > 0 {
+		fmt.Fprintf(b, "%s answers named no coordinator yet\n", formatNumber(float64(s.CoordinatorErrors)))
+	}
 	if s.PartitionErrors > 0 {
 		fmt.Fprintf(b, "%s answers named a partition with an error\n", formatNumber(float64(s.PartitionErrors)))
 	}

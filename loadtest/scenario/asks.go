@@ -8,12 +8,20 @@ import (
 	"github.com/kvip/kvip/loadtest/kafka"
 )
 
-// asks are the requests of one kind of client. A loop's clients share the frames: the correlation id is written before each
-// sending.
+// request is a request that clients of one kind send. A loop's clients share the frame: the correlation id is written
+// before each sending.
+type request struct {
+	key, version int16
+	frame        []byte
+	topics       int                          // Metadata: an answer must hold so many; -1: any number
+	group        string                       // FindCoordinator
+	lower        func(version int16) *request // of one that is drawn: the same in another version
+}
+
+// asks are the requests of one kind of client.
 type asks struct {
-	apiVersions, metadata               []byte
-	apiVersionsVersion, metadataVersion int16
-	topics                              int // an answer must hold so many; -1: any number
+	apiVersions, metadata *request // apiVersions nil: it sends none
+	draw                  *draw    // what a bootstrap asks for instead of metadata; nil: metadata
 
 	clientID string
 	software kafka.Software
@@ -23,29 +31,33 @@ type asks struct {
 
 func newAsks(clientID string, sw kafka.Software, apiVersions, metadata int16, ask kafka.Lookup) *asks {
 	a := &asks{
-		apiVersionsVersion: apiVersions, metadataVersion: metadata, topics: len(ask.Topics),
-		metadata: kafka.MetadataRequest(metadata, clientID, ask),
+		metadata: lookup(clientID, metadata, ask),
 		clientID: clientID, software: sw, lookup: ask, lowered: map[[2]int16]*asks{},
 	}
 	if apiVersions >= 0 {
-		a.apiVersions = kafka.APIVersionsRequest(apiVersions, clientID, sw)
-	}
-	if ask.All || (metadata == 0 && len(ask.Topics) == 0) {
-		a.topics = -1
+		a.apiVersions = &request{key: kafka.KeyAPIVersions, version: apiVersions, frame: kafka.APIVersionsRequest(apiVersions, clientID, sw)}
 	}
 	return a
 }
 
+func lookup(clientID string, version int16, ask kafka.Lookup) *request {
+	r := &request{key: kafka.KeyMetadata, version: version, topics: len(ask.Topics), frame: kafka.MetadataRequest(version, clientID, ask)}
+	if ask.All || (version == 0 && len(ask.Topics) == 0) {
+		r.topics = -1
+	}
+	return r
+}
+
 // at returns the same requests in other versions.
 func (a *asks) at(apiVersions, metadata int16) *asks {
-	if apiVersions == a.apiVersionsVersion && metadata == a.metadataVersion {
+	if apiVersions == a.apiVersions.version && metadata == a.metadata.version {
 		return a
 	}
 	versions := [2]int16{apiVersions, metadata}
 	lower := a.lowered[versions]
 	if lower == nil {
 		lower = newAsks(a.clientID, a.software, apiVersions, metadata, a.lookup)
-		lower.lowered = a.lowered
+		lower.lowered, lower.draw = a.lowered, a.draw
 		a.lowered[versions] = lower
 	}
 	return lower
@@ -56,20 +68,20 @@ func (a *asks) at(apiVersions, metadata int16) *asks {
 func (a *asks) negotiate(said *kafka.APIVersions) (next *asks, again bool, err error) {
 	if said.ErrorCode == kafka.UnsupportedVersion {
 		version, _ := said.Max(kafka.KeyAPIVersions, kafka.MaxAPIVersions)
-		if version >= a.apiVersionsVersion {
-			return a, false, fmt.Errorf("ApiVersions v%d: error %d, and up to v%d is served", a.apiVersionsVersion, said.ErrorCode, version)
+		if version >= a.apiVersions.version {
+			return a, false, fmt.Errorf("ApiVersions v%d: error %d, and up to v%d is served", a.apiVersions.version, said.ErrorCode, version)
 		}
-		return a.at(version, a.metadataVersion), true, nil
+		return a.at(version, a.metadata.version), true, nil
 	}
-	version, ok := said.Max(kafka.KeyMetadata, a.metadataVersion)
+	version, ok := said.Max(kafka.KeyMetadata, a.metadata.version)
 	if !ok {
-		return a, false, fmt.Errorf("ApiVersions v%d: no version of Metadata up to v%d is served", a.apiVersionsVersion, a.metadataVersion)
+		return a, false, fmt.Errorf("ApiVersions v%d: no version of Metadata up to v%d is served", a.apiVersions.version, a.metadata.version)
 	}
-	return a.at(a.apiVersionsVersion, version), false, nil
+	return a.at(a.apiVersions.version, version), false, nil
 }
 
 // greeted takes the answer to ApiVersions. When it has to be asked once more, a request is open afterwards.
-func (l *line) greeted(version int16, r *check.Ranges) (failure.Class, string) {
+func (l *line) greeted(r *check.Ranges) (failure.Class, string) {
 	refused := r.ErrorCode == kafka.UnsupportedVersion
 	if r.Fault != failure.None && !refused {
 		return r.Fault, r.Detail
@@ -80,6 +92,7 @@ func (l *line) greeted(version int16, r *check.Ranges) (failure.Class, string) {
 	}
 	l.asks = next
 	if !again {
+		l.serves = &r.APIVersions
 		return failure.None, ""
 	}
 	l.shard.rec.Refuse()
@@ -90,6 +103,7 @@ func (l *line) greeted(version int16, r *check.Ranges) (failure.Class, string) {
 // they send depends on what the target serves. A frame of one kind of clients may come more than once.
 func (c Config) Exchange(ask func(request []byte) (response []byte, err error)) error {
 	all := []*asks{newAsks(c.ClientID, c.Software, c.APIVersionsVersion, c.MetadataVersion, c.Lookup)}
+	all[0].draw = newDraw(&c)
 	if Scenarios[c.Scenario].Paced {
 		all = all[:0]
 		for _, s := range c.Libraries {
@@ -110,15 +124,15 @@ func (c Config) Exchange(ask func(request []byte) (response []byte, err error)) 
 }
 
 func (a *asks) exchange(ask func([]byte) ([]byte, error)) error {
+	var said kafka.APIVersions
 	for again := a.apiVersions != nil; again; {
-		frame, err := ask(a.apiVersions)
+		frame, err := ask(a.apiVersions.frame)
 		if err != nil {
 			return err
 		}
-		var said kafka.APIVersions
-		_, body, err := kafka.Header(kafka.KeyAPIVersions, a.apiVersionsVersion, frame)
+		_, body, err := kafka.Header(kafka.KeyAPIVersions, a.apiVersions.version, frame)
 		if err == nil {
-			err = said.Decode(a.apiVersionsVersion, body)
+			err = said.Decode(a.apiVersions.version, body)
 		}
 		if err == nil {
 			a, again, err = a.negotiate(&said)
@@ -127,6 +141,17 @@ func (a *asks) exchange(ask func([]byte) ([]byte, error)) error {
 			return err
 		}
 	}
-	_, err := ask(a.metadata)
-	return err
+	_, err := ask(a.metadata.frame)
+	if err != nil || a.draw == nil {
+		return err
+	}
+	for _, r := range a.draw.all() {
+		if r, err = a.draw.served(r, &said); err == nil {
+			_, err = ask(r.frame)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

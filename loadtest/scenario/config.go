@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvip/kvip/loadtest/check"
 	"github.com/kvip/kvip/loadtest/kafka"
 	"github.com/kvip/kvip/loadtest/schedule"
 )
@@ -46,6 +47,13 @@ type Config struct {
 	ClusterID          string        // every answer must name this cluster; "": a connection's first answer decides
 	TopicErrors        bool          // errors of topics are no failures
 	EpochGrace         time.Duration // how long after one client's answer another one's may have older epochs
+
+	// Asks are what a storm's bootstraps ask for after ApiVersions, by weight: names of AskNames, with a version behind an @
+	// if need be. Draw is how many requests each draws. None: each looks up Lookup.
+	Asks []Share
+	Draw int
+	// Truth, when set, is what answers are held against; who made it runs it.
+	Truth *check.Truth
 
 	DialBrokers bool // storm: connect to every advertised broker, too
 	Remote      bool // brokers that are not on the loopback may be dialled
@@ -109,7 +117,7 @@ func Defaults() Config {
 		APIVersionsVersion: 4, MetadataVersion: 12, Lookup: kafka.Lookup{All: true},
 		Libraries: []Share{{"java", 4}, {"librdkafka", 2}, {"kafka-go", 1}, {"sarama", 1}, {"kafkajs", 1}, {"kafka-python", 1}},
 		Mix:       []Share{{"kept", 8}, {"storm", 4}, {"slowreader", 1}, {"hostile", 1}},
-		Pace:      1, Every: 10 * time.Second, Spread: time.Second, ReadRate: 64 << 10,
+		Draw:      2, Pace: 1, Every: 10 * time.Second, Spread: time.Second, ReadRate: 64 << 10,
 	}
 }
 
@@ -169,6 +177,14 @@ func (c Config) Validate() error {
 		if k, ok := Scenarios[s.Name]; !ok || k.Paced || s.Name == "mixed" {
 			bad("mix: %q cannot be mixed: kept, storm, slowreader, hostile can", s.Name)
 		}
+	}
+	for _, s := range c.Asks {
+		if _, _, err := c.parseAsk(s.Name); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if len(c.Asks) > 0 && (c.Draw < 1 || c.Draw > 100) {
+		bad("%d requests are drawn for each bootstrap: 1 to 100", c.Draw)
 	}
 	if len(c.Libraries) == 0 || len(c.Mix) == 0 {
 		bad("no libraries, or no mix: at least one of each")

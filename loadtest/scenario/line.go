@@ -21,9 +21,11 @@ type line struct {
 	op     op
 	dialed engine.Time
 	asked  engine.Time
-	id     int32       // of the last request
-	key    int16       // of the open request; -1: none is open
-	view   *check.View // the last Metadata answer
+	id     int32              // of the last request
+	key    int16              // of the open request; -1: none is open
+	open   *request           // the last one
+	serves *kafka.APIVersions // what the target said that it serves; nil: it was not asked on this connection
+	view   *check.View        // the last Metadata answer
 }
 
 func (l *line) init(s *shard, a *asks, h engine.Handler) {
@@ -51,7 +53,7 @@ func (l *line) took(stage record.Stage, now, since engine.Time) {
 // dial begins a connection that must stand by the deadline.
 func (l *line) dial(now engine.Time) failure.Class {
 	l.memory.NewConnection()
-	l.key, l.dialed, l.asks = -1, now, l.own
+	l.key, l.dialed, l.asks, l.serves = -1, now, l.own, nil
 	why := l.conn.Dial(l.shard.sources.Next(), l.shard.target)
 	if why == failure.None {
 		l.conn.Deadline(l.due(now))
@@ -63,9 +65,9 @@ func (l *line) dial(now engine.Time) failure.Class {
 func (l *line) connected() { l.took(record.Connect, engine.Now(), l.dialed) }
 
 // askAPIVersions and askMetadata send a request. Its answer is due within the operation's time.
-func (l *line) askAPIVersions() failure.Class { return l.ask(kafka.KeyAPIVersions, l.asks.apiVersions) }
+func (l *line) askAPIVersions() failure.Class { return l.ask(l.asks.apiVersions) }
 
-func (l *line) askMetadata() failure.Class { return l.ask(kafka.KeyMetadata, l.asks.metadata) }
+func (l *line) askMetadata() failure.Class { return l.ask(l.asks.metadata) }
 
 // greet sends what the client sends first of all.
 func (l *line) greet() failure.Class {
@@ -75,12 +77,18 @@ func (l *line) greet() failure.Class {
 	return l.askAPIVersions()
 }
 
-func (l *line) ask(key int16, frame []byte) failure.Class {
+func (l *line) ask(r *request) failure.Class {
 	l.id++
-	l.key, l.asked = key, engine.Now()
-	kafka.SetCorrelation(frame, l.id)
+	l.key, l.open, l.asked = r.key, r, engine.Now()
+	kafka.SetCorrelation(r.frame, l.id)
 	l.conn.Deadline(l.due(l.asked))
-	return l.conn.Send(frame)
+	return l.conn.Send(r.frame)
+}
+
+// stages are where the times of requests belong.
+var stages = map[int16]record.Stage{
+	kafka.KeyAPIVersions: record.APIVersions, kafka.KeyMetadata: record.Metadata,
+	kafka.KeyDescribeCluster: record.DescribeCluster, kafka.KeyFindCoordinator: record.FindCoordinator,
 }
 
 // answer judges a frame as the answer to the open request, and records its time. A target that refuses the version of
@@ -94,10 +102,7 @@ func (l *line) answer(frame []byte) (failure.Class, string) {
 	if key < 0 {
 		return failure.Unasked, fmt.Sprintf("%d bytes", len(frame))
 	}
-	version, stage := l.asks.metadataVersion, record.Metadata
-	if key == kafka.KeyAPIVersions {
-		version, stage = l.asks.apiVersionsVersion, record.APIVersions
-	}
+	version := l.open.version
 	id, body, err := kafka.Header(key, version, frame)
 	switch {
 	case err != nil:
@@ -105,17 +110,31 @@ func (l *line) answer(frame []byte) (failure.Class, string) {
 	case id != l.id:
 		return failure.WrongID, fmt.Sprintf("correlation id %d, expected %d", id, l.id)
 	}
-	l.took(stage, now, l.asked)
+	l.took(stages[key], now, l.asked)
 	if key == kafka.KeyAPIVersions {
-		return l.greeted(version, l.shard.check.APIVersions(version, body))
+		return l.greeted(l.shard.check.APIVersions(version, body))
 	}
-	v := l.shard.check.Metadata(version, l.asks.topics, body)
-	l.view = v
+	var v *check.View
+	switch key {
+	case kafka.KeyDescribeCluster:
+		v = l.shard.check.DescribeCluster(version, body)
+	case kafka.KeyFindCoordinator:
+		v = l.shard.check.FindCoordinator(version, l.open.group, body)
+	default:
+		v = l.shard.check.Metadata(version, l.open.topics, body)
+		l.view = v
+	}
 	if v.Fault != failure.None {
 		return v.Fault, v.Detail
 	}
 	if v.PartitionErrors > 0 {
 		l.shard.rec.PartitionError()
+	}
+	if v.CoordinatorErrors > 0 {
+		l.shard.rec.CoordinatorError()
+	}
+	if l.op.counted && l.shard.cfg.Truth != nil {
+		l.op.told = append(l.op.told, check.Told{View: v, Asked: time.Duration(l.asked), At: time.Duration(now)})
 	}
 	if why, detail := l.shard.check.Accept(&l.memory, v); why != failure.None {
 		return why, detail

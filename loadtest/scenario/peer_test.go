@@ -16,6 +16,9 @@ type faults struct {
 	answer func(request int, m *kmsg.MetadataResponse)
 	greet  func(a *kmsg.ApiVersionsResponse)
 	write  func(c *net.TCPConn, key int16, frame []byte) (keep bool)
+	find   func(c *kmsg.FindCoordinatorResponseCoordinator)
+	// poses is the port that it advertises; 0: its own.
+	poses int
 }
 
 // peer is a broker of a few lines that tells the truth until a test plants a fault. Its bytes are made by kmsg, not by
@@ -109,14 +112,28 @@ func (p *peer) respond(request []byte, port int) (key int16, frame []byte) {
 	if key == 18 {
 		a := kmsg.NewPtrApiVersionsResponse()
 		a.Version = version
-		a.ApiKeys = []kmsg.ApiVersionsResponseApiKey{{ApiKey: 3, MaxVersion: 13}, {ApiKey: 18, MaxVersion: 5}}
+		a.ApiKeys = []kmsg.ApiVersionsResponseApiKey{{ApiKey: 3, MaxVersion: 13}, {ApiKey: 10, MaxVersion: 6}, {ApiKey: 18, MaxVersion: 5}, {ApiKey: 60, MaxVersion: 2}}
 		if version > 5 {
-			a.Version, a.ErrorCode, a.ApiKeys = 0, 35, a.ApiKeys[1:]
+			a.Version, a.ErrorCode, a.ApiKeys = 0, 35, a.ApiKeys[2:3]
 		}
 		if p.greet != nil {
 			p.greet(a)
 		}
 		return key, a.AppendTo(frame)
+	}
+	if p.poses != 0 {
+		port = p.poses
+	}
+	switch key {
+	case 10:
+		return key, p.coordinator(frame, request, version, port)
+	case 60:
+		d := kmsg.NewPtrDescribeClusterResponse()
+		d.Version, d.ClusterID, d.ControllerID = version, "cluster-a", 1
+		for _, b := range soundMetadata(12, port).Brokers {
+			d.Brokers = append(d.Brokers, kmsg.DescribeClusterResponseBroker{NodeID: b.NodeID, Host: b.Host, Port: b.Port})
+		}
+		return key, d.AppendTo(append(frame, 0))
 	}
 	asked := kmsg.NewPtrMetadataRequest()
 	asked.Version = version
@@ -138,6 +155,32 @@ func (p *peer) respond(request []byte, port int) (key int16, frame []byte) {
 		frame = append(frame, 0) // no tags in the header
 	}
 	return key, m.AppendTo(frame)
+}
+
+// coordinator names broker 2 for every group.
+func (p *peer) coordinator(frame, request []byte, version int16, port int) []byte {
+	asked := kmsg.NewPtrFindCoordinatorRequest()
+	asked.Version = version
+	if readRequest(asked, request[8:]) != nil {
+		return nil
+	}
+	answer := kmsg.NewPtrFindCoordinatorResponse()
+	answer.Version = version
+	if asked.CoordinatorKey != "" {
+		asked.CoordinatorKeys = []string{asked.CoordinatorKey}
+	}
+	for _, key := range asked.CoordinatorKeys {
+		c := kmsg.FindCoordinatorResponseCoordinator{Key: key, NodeID: 2, Host: "127.0.0.1", Port: int32(port)}
+		if p.find != nil {
+			p.find(&c)
+		}
+		answer.Coordinators = append(answer.Coordinators, c)
+		answer.NodeID, answer.Host, answer.Port, answer.ErrorCode = c.NodeID, c.Host, c.Port, c.ErrorCode
+	}
+	if version >= 3 {
+		frame = append(frame, 0) // no tags in the header
+	}
+	return answer.AppendTo(frame)
 }
 
 // readRequest reads what follows the correlation id: client id, the header's tags, the body.

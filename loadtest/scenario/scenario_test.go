@@ -53,7 +53,7 @@ func TestASoundTargetHasNoFailureAtAnyVersion(t *testing.T) {
 		for version := int16(0); version <= kafka.MaxMetadata; version++ {
 			cfg := short(target, name)
 			cfg.MetadataVersion, cfg.APIVersionsVersion = version, version%(kafka.MaxAPIVersions+1)
-			cfg.Duration = 20 * time.Millisecond
+			cfg.Duration = 60 * time.Millisecond
 			brief(&cfg)
 			if name != "kept" && name != "storm" {
 				if version != 12 {

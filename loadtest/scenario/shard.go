@@ -21,6 +21,7 @@ type op struct {
 	intended, due engine.Time
 	open          bool
 	counted       bool // should have begun within the measurement
+	told          []check.Told
 }
 
 // shard is one loop's part of a run: its clients and all that they share.
@@ -63,6 +64,9 @@ type shard struct {
 	beats    *schedule.Beats   // nil: closed loop or paced
 	next     engine.Time       // intended time of the next beat
 	beatTick *engine.Timer
+
+	claims   ring[claim] // by time
+	verdicts *engine.Timer
 }
 
 func newShard(cfg *Config, target *engine.Target, index, clients int) (*shard, error) {
@@ -72,7 +76,7 @@ func newShard(cfg *Config, target *engine.Target, index, clients int) (*shard, e
 	}
 	s := &shard{
 		cfg: cfg, kind: Scenarios[cfg.Scenario], kinds: Scenarios, loop: loop, target: target, index: index,
-		check:   check.New(check.Expect{ClusterID: cfg.ClusterID, TopicErrors: cfg.TopicErrors, EpochGrace: cfg.EpochGrace}),
+		check:   check.New(check.Expect{ClusterID: cfg.ClusterID, TopicErrors: cfg.TopicErrors, EpochGrace: cfg.EpochGrace, Facts: cfg.Truth != nil}),
 		rec:     record.NewRecorder(),
 		asks:    newAsks(cfg.ClientID, cfg.Software, cfg.APIVersionsVersion, cfg.MetadataVersion, cfg.Lookup),
 		random:  rand.New(rand.NewPCG(cfg.Seed, uint64(index)+1<<32)),
@@ -85,8 +89,9 @@ func newShard(cfg *Config, target *engine.Target, index, clients int) (*shard, e
 			return nil, err
 		}
 	}
+	s.asks.draw = newDraw(cfg)
 	loop.PollDelay = func(nanos int64) { s.rec.Saw(record.Poll, time.Duration(nanos)) }
-	s.beatTick = loop.NewTimer(s.beat)
+	s.beatTick, s.verdicts = loop.NewTimer(s.beat), loop.NewTimer(s.verdict)
 	for range clients {
 		s.clients = append(s.clients, s.kind.New(s))
 	}
@@ -183,6 +188,9 @@ func (s *shard) give() {
 	}
 	s.beatTick.Stop()
 	s.drained = nil
+	for s.claims.len() > 0 {
+		s.hold(s.claims.pop())
+	}
 	for s.backlog.len() > 0 {
 		s.noClient(s.backlog.pop())
 	}
@@ -190,7 +198,7 @@ func (s *shard) give() {
 }
 
 func (s *shard) settle() {
-	if s.drained != nil && s.open == 0 && s.backlog.len() == 0 && s.next == engine.Never {
+	if s.drained != nil && s.open == 0 && s.backlog.len() == 0 && s.claims.len() == 0 && s.next == engine.Never {
 		f := s.drained
 		s.drained = nil
 		f()
@@ -268,6 +276,7 @@ func (s *shard) served(o *op, stage record.Stage) {
 	if o.counted {
 		now := engine.Now()
 		s.rec.Answer(now.Sub(s.from), stage, now.Sub(o.intended))
+		s.claim(o, now)
 		s.closes(o)
 	}
 }

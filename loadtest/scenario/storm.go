@@ -7,8 +7,8 @@ import (
 	"github.com/kvip/kvip/loadtest/record"
 )
 
-// storm bootstraps: connect, ApiVersions, Metadata, close; and, when asked, a connection to each broker that it was told of.
-// An operation is all of it.
+// storm bootstraps: connect, ApiVersions, Metadata or what else is drawn, close; and, when asked, a connection to each
+// broker that it was told of. An operation is all of it.
 type storm struct {
 	bootstrap
 }
@@ -16,6 +16,9 @@ type storm struct {
 func newStorm(s *shard) client {
 	c := &storm{}
 	c.setUp(s, s.asks, s.cfg.DialBrokers, c.ended)
+	if s.asks.draw != nil {
+		c.draws = s.cfg.Draw
+	}
 	return c
 }
 
@@ -37,6 +40,8 @@ type bootstrap struct {
 	handoff *handoff            // nil: brokers are not dialled
 	ended   func(failure.Class) // called after each
 	keeps   bool                // the connection stays after a good one
+	draws   int                 // requests that are drawn for each; 0: it asks for Metadata once
+	left    int                 // of them
 }
 
 func (b *bootstrap) setUp(s *shard, a *asks, dialBrokers bool, ended func(failure.Class)) {
@@ -50,6 +55,7 @@ func (b *bootstrap) setUp(s *shard, a *asks, dialBrokers bool, ended func(failur
 // begin starts an operation.
 func (b *bootstrap) begin(intended engine.Time) {
 	now := b.shard.opens(&b.op, intended)
+	b.left, b.view = max(1, b.draws), nil
 	if why := b.dial(now); why != failure.None {
 		b.end(why, "")
 	}
@@ -58,8 +64,14 @@ func (b *bootstrap) begin(intended engine.Time) {
 // Connected implements engine.Handler.
 func (b *bootstrap) Connected(*engine.Conn) {
 	b.connected()
-	if why := b.greet(); why != failure.None {
-		b.end(why, "")
+	why, detail := failure.None, ""
+	if b.asks.apiVersions == nil {
+		why, detail = b.askNext()
+	} else {
+		why = b.askAPIVersions()
+	}
+	if why != failure.None {
+		b.end(why, detail)
 	}
 }
 
@@ -70,21 +82,35 @@ func (b *bootstrap) Frame(_ *engine.Conn, frame []byte) {
 		b.shard.rec.Lost(failure.Unasked)
 		return
 	}
-	greeting := b.key == kafka.KeyAPIVersions
+	if b.key != kafka.KeyAPIVersions {
+		b.left--
+	}
 	why, detail := b.answer(frame)
 	switch {
 	case why == failure.None && b.key >= 0: // asked again in another version
 		return
-	case why == failure.None && greeting:
-		if why = b.askMetadata(); why == failure.None {
+	case why == failure.None && b.left > 0:
+		if why, detail = b.askNext(); why == failure.None {
 			return
 		}
-	case why == failure.None && b.handoff != nil:
+	case why == failure.None && b.handoff != nil && b.view != nil:
 		b.conn.Close() // as clients do that go on to the brokers
 		b.handoff.begin(b.view.Brokers)
 		return
 	}
 	b.end(why, detail)
+}
+
+// askNext sends what comes after the greeting, in a version that the target serves.
+func (b *bootstrap) askNext() (failure.Class, string) {
+	if b.asks.draw == nil {
+		return b.askMetadata(), ""
+	}
+	r, err := b.asks.draw.served(b.asks.draw.pick(), b.serves)
+	if err != nil {
+		return failure.ErrorCode, err.Error()
+	}
+	return b.ask(r), ""
 }
 
 // Failed implements engine.Handler.
