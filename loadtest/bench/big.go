@@ -23,7 +23,7 @@ import (
 // bigParts are the measurements over stub clusters, by name.
 var bigParts = map[string]func(context.Context, *bigRun) error{
 	"cpu": bigCPU, "refresh": bigRefresh, "memory": bigMemory, "million": bigMillion, "brokers": bigBrokers,
-	"readers": bigReaders, "fleet": bigFleet, "rtt": bigRTT,
+	"readers": bigReaders, "fleet": bigFleet, "rtt": bigRTT, "probes": bigProbes,
 }
 
 func bigNames() []string {
@@ -130,12 +130,17 @@ type stubbed struct {
 	addrs   []string
 }
 
+// stub starts one of which three brokers can be reached.
 func (r *bigRun) stub(ctx context.Context, name string, brokers, topics, partitions int) (*stubbed, error) {
+	return r.stubOf(ctx, name, brokers, 3, topics, partitions)
+}
+
+func (r *bigRun) stubOf(ctx context.Context, name string, brokers, listening, topics, partitions int) (*stubbed, error) {
 	control, err := r.stand.port()
 	if err != nil {
 		return nil, err
 	}
-	p, err := r.stand.start(name, r.stubs, "--brokers", fmt.Sprint(brokers), "--listening", "3", "--topics", fmt.Sprint(topics),
+	p, err := r.stand.start(name, r.stubs, "--brokers", fmt.Sprint(brokers), "--listening", fmt.Sprint(listening), "--topics", fmt.Sprint(topics),
 		"--partitions", fmt.Sprint(partitions), "--control", control)
 	if err != nil {
 		return nil, err
@@ -199,6 +204,11 @@ type gateway struct {
 
 // gateway starts a kvip; listen may be shared, "" takes a port of its own.
 func (r *bigRun) gateway(ctx context.Context, name string, s *stubbed, listen string, vip string) (*gateway, error) {
+	return r.gatewayWith(ctx, name, s, listen, "", vip)
+}
+
+// gatewayWith has further keys of the pool, in YAML on one line.
+func (r *bigRun) gatewayWith(ctx context.Context, name string, s *stubbed, listen, pool, vip string) (*gateway, error) {
 	admin, err := r.stand.port()
 	if err == nil && listen == "" {
 		listen, err = r.stand.port()
@@ -207,14 +217,13 @@ func (r *bigRun) gateway(ctx context.Context, name string, s *stubbed, listen st
 		return nil, err
 	}
 	config := fmt.Sprintf(`log: {level: warn}
-admin: {listen: %q}
+admin: {listen: %q, pprof: true}
 state_dir: %q
 pools:
-  - name: bench
-    discovery: {type: static, brokers: [%s]}
+  - {name: bench, discovery: {type: static, brokers: [%s]}%s}
 vips:
   - {name: bench, listen: %q, pool: bench%s}
-`, admin, filepath.Join(r.stand.dir, name+"-state"), strings.Join(quote(s.addrs), ", "), listen, vip)
+`, admin, filepath.Join(r.stand.dir, name+"-state"), strings.Join(quote(s.addrs), ", "), pool, listen, vip)
 	file := filepath.Join(r.stand.dir, name+".yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err

@@ -32,6 +32,7 @@ type options struct {
 	JSON       string        `name:"json" help:"File for the figures as JSON." type:"path"`
 	MaxRatio   float64       `help:"Fail when kvip's median ratio to the floor is above this; 0: do not judge." default:"0"`
 	Big        []string      `help:"Measure these instead, over stub clusters of sizes that no machine runs: ${big}." placeholder:"NAME,..."`
+	Profile    string        `help:"With --big probes: file for a CPU profile of kvip." type:"path"`
 	Fleet      fleetMember   `embed:"" prefix:"fleet-" hidden:""`
 }
 

@@ -25,6 +25,14 @@ type Config struct {
 	Topics, Partitions int
 	// Lag is how much later than the one before it each broker learns of a change.
 	Lag time.Duration
+	// Joined is how many brokers are in the cluster's list at first (0: all), and have the replicas; List changes the list.
+	Joined int
+	// Racks go to the brokers in turn; none: no broker is in one.
+	Racks []string
+	// Capacity is how many of clients' requests a broker serves in a second, to the brokers in turn; the others wait, none
+	// is turned away. None, or 0: no limit. What gateways and health checks ask (ApiVersions, Metadata for all topics or
+	// for none) is served at once.
+	Capacity []float64
 }
 
 // ClusterID is the cluster's.
@@ -34,11 +42,12 @@ const replicas = 3
 
 // Cluster is a running stub. Its methods may be called from several goroutines.
 type Cluster struct {
-	cfg   Config
-	mu    sync.Mutex // one change at a time
-	now   *view      // what the newest broker knows
-	nodes []*node
-	rng   *rand.Rand
+	cfg     Config
+	brokers []kmsg.MetadataResponseBroker // all, joined or not
+	mu      sync.Mutex                    // one change at a time
+	now     *view                         // what the newest broker knows
+	nodes   []*node
+	rng     *rand.Rand
 
 	// Asked counts Metadata requests for all topics, for none, and for named ones.
 	Asked struct{ All, None, Named atomic.Uint64 }
@@ -52,8 +61,13 @@ func Start(cfg Config) (*Cluster, error) {
 	if cfg.Listening == 0 {
 		cfg.Listening = cfg.Brokers
 	}
-	if cfg.Brokers < replicas || cfg.Listening < 1 || cfg.Listening > cfg.Brokers || cfg.Topics < 0 || cfg.Topics > 0 && cfg.Partitions < 1 {
-		return nil, fmt.Errorf("stub: %+v: at least %d brokers, of which 1 to all listen, and a partition in each topic", cfg, replicas)
+	if cfg.Joined == 0 {
+		cfg.Joined = cfg.Brokers
+	}
+	if cfg.Brokers < replicas || cfg.Listening < 1 || cfg.Listening > cfg.Brokers || cfg.Joined < replicas || cfg.Joined > cfg.Brokers ||
+		cfg.Topics < 0 || cfg.Topics > 0 && cfg.Partitions < 1 {
+		return nil, fmt.Errorf("stub: %+v: at least %d brokers, of which 1 to all listen, %d to all have joined, and a partition in each topic",
+			cfg, replicas, replicas)
 	}
 	c := &Cluster{cfg: cfg, rng: rand.New(rand.NewPCG(1, 2))}
 	meta := &kmsg.MetadataResponse{ClusterID: kmsg.StringPtr(ClusterID), ControllerID: 1}
@@ -66,9 +80,16 @@ func Start(cfg Config) (*Cluster, error) {
 				return nil, err
 			}
 			b.Host, b.Port = cfg.Host, n.port
+			if len(cfg.Capacity) > 0 {
+				n.queue.rate = cfg.Capacity[i%len(cfg.Capacity)]
+			}
 		}
-		meta.Brokers = append(meta.Brokers, b)
+		if len(cfg.Racks) > 0 {
+			b.Rack = &cfg.Racks[i%len(cfg.Racks)]
+		}
+		c.brokers = append(c.brokers, b)
 	}
+	meta.Brokers = c.brokers[:cfg.Joined:cfg.Joined]
 	for i := range cfg.Topics {
 		meta.Topics = append(meta.Topics, c.topic(i))
 	}
@@ -82,7 +103,7 @@ func Start(cfg Config) (*Cluster, error) {
 
 // Of serves what a broker said in a Metadata answer of version 13, on one port.
 func Of(meta *kmsg.MetadataResponse) (*Cluster, error) {
-	c := &Cluster{rng: rand.New(rand.NewPCG(1, 2))}
+	c := &Cluster{rng: rand.New(rand.NewPCG(1, 2)), brokers: meta.Brokers}
 	n, err := c.listen("127.0.0.1")
 	if err != nil {
 		return nil, err
@@ -101,10 +122,10 @@ func (c *Cluster) topic(i int) kmsg.MetadataResponseTopic {
 	t := kmsg.NewMetadataResponseTopic()
 	t.Topic, t.TopicID = &name, [16]byte{0xab, 12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}
 	for p := range c.cfg.Partitions {
-		first := (i + p) % c.cfg.Brokers
+		first := (i + p) % c.cfg.Joined
 		var rs []int32
 		for r := range replicas {
-			rs = append(rs, int32((first+r)%c.cfg.Brokers)+1)
+			rs = append(rs, int32((first+r)%c.cfg.Joined)+1)
 		}
 		tp := kmsg.NewMetadataResponseTopicPartition()
 		tp.Partition, tp.Leader, tp.LeaderEpoch, tp.Replicas, tp.ISR = int32(p), rs[0], 5, rs, rs
@@ -154,27 +175,83 @@ func (c *Cluster) Elect() {
 }
 
 // Lose has broker i (from 0) die: its connections are reset, others lead what it led, and the list is without it. Metadata
-// v0, which says such partitions differently, is refused from then on.
+// v0, which says such partitions differently, is refused as long as a replica's broker is not listed.
 func (c *Cluster) Lose(i int) {
+	c.Kill(i)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodes[i].close()
-	id := int32(i + 1)
+	c.list(func(id int32) bool { return id != int32(i+1) && c.now.lists(id) })
+}
+
+// Kill has brokers (from 0) die at once: their connections are reset, nobody listens. The cluster does not know yet.
+func (c *Cluster) Kill(brokers ...int) {
+	for _, i := range brokers {
+		c.nodes[i].close()
+	}
+}
+
+// Restart has killed brokers listen again, where they did.
+func (c *Cluster) Restart(brokers ...int) error {
+	for _, i := range brokers {
+		if err := c.nodes[i].restart(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Freeze has brokers stop to answer, whatever they are asked, until Thaw; the kernel goes on to accept for them.
+func (c *Cluster) Freeze(brokers ...int) {
+	for _, i := range brokers {
+		c.nodes[i].freeze()
+	}
+}
+
+// Thaw ends Freeze: what was asked meanwhile is answered.
+func (c *Cluster) Thaw(brokers ...int) {
+	for _, i := range brokers {
+		c.nodes[i].thaw()
+	}
+}
+
+// List has the cluster's list be these brokers (from 0): partitions are led by those of their replicas that are in it.
+func (c *Cluster) List(brokers ...int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list(func(id int32) bool { return slices.Contains(brokers, int(id-1)) })
+}
+
+// list is List, under mu.
+func (c *Cluster) list(in func(id int32) bool) {
+	out := func(id int32) bool { return !in(id) }
 	c.change(func(_ int, ps []kmsg.MetadataResponseTopicPartition) {
-		for j := range ps {
-			p := &ps[j]
-			if !slices.Contains(p.Replicas, id) {
-				continue
+		for i := range ps {
+			p := &ps[i]
+			p.OfflineReplicas = slices.DeleteFunc(slices.Clone(p.Replicas), in)
+			p.ISR = slices.DeleteFunc(slices.Clone(p.Replicas), out)
+			if len(p.OfflineReplicas) == 0 {
+				p.OfflineReplicas = nil
 			}
-			p.OfflineReplicas = append(slices.Clone(p.OfflineReplicas), id)
-			p.ISR = slices.DeleteFunc(slices.Clone(p.ISR), func(r int32) bool { return r == id })
-			if p.Leader == id {
-				c.lead(p, id)
+			switch {
+			case len(p.ISR) == 0:
+				p.Leader, p.ErrorCode = -1, leaderNotAvailable
+			case !slices.Contains(p.ISR, p.Leader):
+				p.ErrorCode = 0
+				c.lead(p, p.Leader)
 			}
 		}
-	}, nil, func(bs []kmsg.MetadataResponseBroker) []kmsg.MetadataResponseBroker {
-		return slices.DeleteFunc(bs, func(b kmsg.MetadataResponseBroker) bool { return b.NodeID == id })
+	}, nil, func([]kmsg.MetadataResponseBroker) []kmsg.MetadataResponseBroker {
+		return slices.DeleteFunc(slices.Clone(c.brokers), func(b kmsg.MetadataResponseBroker) bool { return out(b.NodeID) })
 	})
+}
+
+// Served is how many of the requests that Capacity bounds each listening broker has served.
+func (c *Cluster) Served() []uint64 {
+	var all []uint64
+	for _, n := range c.nodes {
+		all = append(all, n.queue.served.Load())
+	}
+	return all
 }
 
 // lead gives p the next leader in sync that is not dead.

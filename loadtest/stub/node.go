@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kbin"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -24,11 +25,37 @@ type node struct {
 	addr    string
 	port    int32
 	view    atomic.Pointer[view]
+	queue   queue
 	wg      sync.WaitGroup
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
 	closed bool
+	frozen chan struct{} // nil, or closed once the broker thaws
+}
+
+// queue is a broker that serves one request after the other.
+type queue struct {
+	rate   float64 // a second; 0: no limit
+	served atomic.Uint64
+
+	mu   sync.Mutex
+	free time.Time // when it has served all that came so far
+}
+
+// wait returns once the request that has come is served.
+func (q *queue) wait() {
+	if q.rate > 0 {
+		q.mu.Lock()
+		if now := time.Now(); q.free.Before(now) {
+			q.free = now
+		}
+		q.free = q.free.Add(time.Duration(float64(time.Second) / q.rate))
+		until := q.free
+		q.mu.Unlock()
+		time.Sleep(time.Until(until))
+	}
+	q.served.Add(1)
 }
 
 func (c *Cluster) listen(host string) (*node, error) {
@@ -52,9 +79,10 @@ func (n *node) learn(v *view) {
 }
 
 func (n *node) serve() {
+	ln := n.ln
 	n.wg.Go(func() {
 		for {
-			c, err := n.ln.Accept()
+			c, err := ln.Accept()
 			if err != nil {
 				return
 			}
@@ -77,11 +105,55 @@ func (n *node) serve() {
 	})
 }
 
-// close resets every connection and listens no more.
-func (n *node) close() {
-	_ = n.ln.Close()
+// restart listens again after close.
+func (n *node) restart() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if !n.closed {
+		return fmt.Errorf("stub: %s is up", n.addr)
+	}
+	ln, err := net.Listen("tcp", n.addr)
+	if err != nil {
+		return fmt.Errorf("stub: %w", err)
+	}
+	n.ln, n.closed = ln, false
+	n.serve()
+	return nil
+}
+
+func (n *node) freeze() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.frozen == nil {
+		n.frozen = make(chan struct{})
+	}
+}
+
+func (n *node) thaw() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.frozen != nil {
+		close(n.frozen)
+		n.frozen = nil
+	}
+}
+
+// awake waits while the broker is frozen.
+func (n *node) awake() {
+	n.mu.Lock()
+	frozen := n.frozen
+	n.mu.Unlock()
+	if frozen != nil {
+		<-frozen
+	}
+}
+
+// close resets every connection and listens no more.
+func (n *node) close() {
+	n.thaw()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_ = n.ln.Close()
 	n.closed = true
 	for c := range n.conns {
 		_ = c.(*net.TCPConn).SetLinger(0)
@@ -109,6 +181,7 @@ func (n *node) client(c net.Conn) error {
 		if _, err := io.ReadFull(in, frame); err != nil {
 			return err
 		}
+		n.awake()
 		body, err := n.answer(frame)
 		if err != nil {
 			return err
@@ -158,7 +231,7 @@ func (n *node) answer(frame []byte) ([]byte, error) {
 	v := n.view.Load()
 	switch q := q.(type) {
 	case *kmsg.MetadataRequest:
-		if version == 0 && len(v.meta.Brokers) < n.cluster.cfg.Brokers {
+		if version == 0 && v.offline {
 			return nil, errUnknown
 		}
 		switch {
@@ -168,9 +241,11 @@ func (n *node) answer(frame []byte) ([]byte, error) {
 			n.cluster.Asked.None.Add(1)
 		default:
 			n.cluster.Asked.Named.Add(1)
+			n.queue.wait()
 		}
 		return v.metadata(q), nil
 	case *kmsg.FindCoordinatorRequest:
+		n.queue.wait()
 		return v.coordinator(q), nil
 	case *kmsg.DescribeClusterRequest:
 		return v.describe(q), nil

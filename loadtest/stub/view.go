@@ -18,6 +18,7 @@ var table []byte
 
 const (
 	unknownTopic       = 3
+	leaderNotAvailable = 5
 	unsupportedVersion = 35
 	unknownTopicID     = 100
 	noOperations       = math.MinInt32 // authorized operations that were not asked for
@@ -34,7 +35,9 @@ type view struct {
 	meta   *kmsg.MetadataResponse
 	byName map[string]int
 	byID   map[[16]byte]int
-	all    [maxMetadata + 1]ready
+	// offline says that a replica's broker is not listed, which Metadata v0 says differently.
+	offline bool
+	all     [maxMetadata + 1]ready
 }
 
 // ready is the answer for all topics, encoded when it is first asked for.
@@ -50,8 +53,13 @@ func newView(meta *kmsg.MetadataResponse) *view {
 	for i := range meta.Topics {
 		v.byName[*meta.Topics[i].Topic] = i
 		v.byID[meta.Topics[i].TopicID] = i
+		v.offline = v.offline || slices.ContainsFunc(meta.Topics[i].Partitions, func(p kmsg.MetadataResponseTopicPartition) bool { return len(p.OfflineReplicas) > 0 })
 	}
 	return v
+}
+
+func (v *view) lists(id int32) bool {
+	return slices.ContainsFunc(v.meta.Brokers, func(b kmsg.MetadataResponseBroker) bool { return b.NodeID == id })
 }
 
 // metadata returns the answer's header tags and body.
