@@ -60,6 +60,10 @@ func (e Event) Changed() bool { return e.State != e.Was }
 // timeout x fall" holds.
 const jitter = 0.1
 
+// together is how many probes of a large pool begin at once: a processor that is woken up for one does not cost more for
+// some. A pool is large when that takes from no interval more than half of its jitter.
+const together = 16
+
 // Scheduler probes targets that come and go, each from one goroutine of its own. After a probe that failed the next one
 // follows at once (though not within a quarter of the timeout of the failed one's start, so that a refused connection is
 // given more than a millisecond to come back), until the target is down.
@@ -67,6 +71,7 @@ type Scheduler struct {
 	cfg    Config
 	report func(Event)
 
+	epoch   time.Time // what probes of a large pool are aligned to
 	mu      sync.Mutex
 	targets map[string]*target
 	ctx     context.Context // Run's, nil before it
@@ -77,7 +82,7 @@ type Scheduler struct {
 // New returns a scheduler without targets. report gets every verdict, for one target in order, for several concurrently;
 // it must not block for long.
 func New(cfg Config, report func(Event)) *Scheduler {
-	return &Scheduler{cfg: cfg.withDefaults(), report: report, targets: map[string]*target{}}
+	return &Scheduler{cfg: cfg.withDefaults(), report: report, epoch: time.Now(), targets: map[string]*target{}}
 }
 
 // Run probes until ctx ends, then waits for the probes in flight, closes every checker and returns ctx's error. Targets
@@ -209,18 +214,30 @@ func (s *Scheduler) loop(ctx context.Context, t *target, delay time.Duration) {
 		e := t.record(v)
 		s.report(e)
 
-		wait := time.Duration(float64(s.Interval()) * (1 - jitter*s.cfg.Rand()))
-		switch {
-		case !v.Passed() && e.State != Down:
+		wait := s.wait(begun, e.Was == Unknown)
+		if !v.Passed() && e.State != Down {
 			wait = s.cfg.Timeout / 4
-		case e.Was == Unknown:
-			// Targets that came together part here.
-			wait = time.Duration(float64(wait) * (0.1 + 0.9*s.cfg.Rand()))
 		}
 		took := time.Since(begun)
 		delay = max(wait-took, 0)
 		gap = min(max(s.cfg.Timeout/4-took, 0), delay)
 	}
+}
+
+// wait is how long after a probe's begin the next one follows.
+func (s *Scheduler) wait(begun time.Time, first bool) time.Duration {
+	s.mu.Lock()
+	interval, n := s.interval(), len(s.targets)
+	s.mu.Unlock()
+	wait := time.Duration(float64(interval) * (1 - jitter*s.cfg.Rand()))
+	if first {
+		// Targets that came together part here.
+		wait = time.Duration(float64(wait) * (0.1 + 0.9*s.cfg.Rand()))
+	}
+	if step := together * interval / time.Duration(max(n, 1)); float64(step) <= jitter/2*float64(interval) {
+		wait -= (begun.Sub(s.epoch) + wait) % step
+	}
+	return wait
 }
 
 // probe checks once within the timeout.

@@ -31,6 +31,10 @@ type table struct {
 	apis    *snapshot.APIs
 }
 
+func (t *table) says(version int16, body []byte) bool {
+	return t != nil && t.version == version && bytes.Equal(t.body, body)
+}
+
 // apiVersions is the check that gets the broker's table.
 func apiVersions(ctx context.Context, v *visit) (healthcheck.Reason, string) {
 	version := v.version
@@ -50,7 +54,7 @@ func apiVersions(ctx context.Context, v *visit) (healthcheck.Reason, string) {
 		}
 		if lower < 0 {
 			v.version, v.res.APIs = version, v.table.apis
-			return healthcheck.OK, fmt.Sprintf("v%d, %d keys", version, len(v.table.apis.Keys))
+			return v.ok(func() string { return fmt.Sprintf("v%d, %d keys", version, len(v.table.apis.Keys)) })
 		}
 		version = lower
 	}
@@ -66,7 +70,11 @@ func apiVersionsRequest(version int16) *kmsg.ApiVersionsRequest {
 // takeTable reads an answer into v.table. When the broker does not know the version, lower is the one to ask next, else
 // it is -1.
 func (v *visit) takeTable(version int16, body []byte) (lower int16, err error) {
-	if v.table.apis != nil && v.table.version == version && bytes.Equal(v.table.body, body) {
+	if v.table.says(version, body) {
+		return -1, nil
+	}
+	if known := v.cfg.Lists.table(version, body); known != nil {
+		v.table = known
 		return -1, nil
 	}
 	if len(body) < 2 {
@@ -98,7 +106,7 @@ func (v *visit) takeTable(version int16, body []byte) (lower int16, err error) {
 	if err != nil {
 		return 0, err
 	}
-	v.table = table{version: version, body: slices.Clone(body), apis: apis}
+	v.table = v.cfg.Lists.shareTable(&table{version: version, body: slices.Clone(body), apis: apis})
 	return -1, nil
 }
 

@@ -13,10 +13,10 @@ func clusterID(_ context.Context, v *visit) (healthcheck.Reason, string) {
 	case got == "":
 		return healthcheck.OK, "the broker does not say"
 	case want == "":
-		return healthcheck.OK, fmt.Sprintf("%.64q, the pool's is not known yet", got)
+		return v.ok(func() string { return fmt.Sprintf("%.64q, the pool's is not known yet", got) })
 	case got != want:
 		return ReasonWrongCluster, fmt.Sprintf("its cluster id is %.64q, the pool's is %.64q", got, want)
 	default:
-		return healthcheck.OK, fmt.Sprintf("%.64q", got)
+		return v.ok(func() string { return fmt.Sprintf("%.64q", got) })
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,7 +27,24 @@ type conn struct {
 	limit       int
 	correlation int32
 	frame       []byte
+	in          [smallAnswer]byte
+	large       *bytes.Buffer // the last answer if it did not fit in, nil when it did
 	list        *listing // the last broker list that came on it, nil before
+}
+
+// smallAnswer is the length of an answer for which a connection has room of its own: an ApiVersions answer, which is all
+// that most probes ask for, comes in one read and without memory of its own.
+const smallAnswer = 1024
+
+// buffers are for answers that do not fit: of thousands of brokers only a few have one at a time.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// release gives back what the last answer took; it is not valid any more.
+func (c *conn) release() {
+	if c.large != nil {
+		buffers.Put(c.large)
+		c.large = nil
+	}
 }
 
 // fault is an error with its reason.
@@ -40,7 +58,9 @@ func (f *fault) Error() string { return f.detail }
 // connect is the check that opens the connection unless one is kept.
 func connect(ctx context.Context, v *visit) (healthcheck.Reason, string) {
 	if v.conn != nil {
-		return healthcheck.OK, fmt.Sprintf("kept to %s for %v", v.conn.RemoteAddr(), time.Since(v.conn.opened).Round(time.Millisecond))
+		return v.ok(func() string {
+			return fmt.Sprintf("kept to %s for %v", v.conn.RemoteAddr(), time.Since(v.conn.opened).Round(time.Millisecond))
+		})
 	}
 	nc, err := v.cfg.Dial(ctx, "tcp", v.cfg.Addr)
 	if err != nil {
@@ -72,7 +92,7 @@ func classify(ctx context.Context, err error, other healthcheck.Reason) (healthc
 	return other, err.Error()
 }
 
-// ask sends a request and returns the body of its answer, which is valid until the next call.
+// ask sends a request and returns the body of its answer, which is valid until the next call, or release.
 func (c *conn) ask(ctx context.Context, req kmsg.Request) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	c.correlation++
@@ -106,19 +126,31 @@ func (c *conn) ask(ctx context.Context, req kmsg.Request) ([]byte, error) {
 
 // read returns one frame without its size. Memory grows with what has come, never with what a size announces.
 func (c *conn) read() ([]byte, error) {
-	var head [wire.SizeBytes]byte
-	if _, err := io.ReadFull(c, head[:]); err != nil {
+	got, err := io.ReadAtLeast(c.Conn, c.in[:], wire.SizeBytes)
+	if err != nil {
 		return nil, err
 	}
-	n, bad := wire.FrameSize(head[:], c.limit)
-	if bad != wire.OK {
-		return nil, badAnswer("the answer begins with % x, which is no size up to %d (%v)", head, c.limit, bad)
+	n, bad := wire.FrameSize(c.in[:], c.limit)
+	switch {
+	case bad != wire.OK:
+		return nil, badAnswer("the answer begins with % x, which is no size up to %d (%v)", c.in[:wire.SizeBytes], c.limit, bad)
+	case got > n:
+		return nil, badAnswer("%d bytes follow the answer, and nothing more was asked", got-n)
+	case n <= len(c.in):
+		more, err := io.ReadFull(c.Conn, c.in[got:n])
+		if err != nil {
+			return nil, fmt.Errorf("after %d of %d bytes: %w", got+more-wire.SizeBytes, n-wire.SizeBytes, err)
+		}
+		return c.in[wire.SizeBytes:n], nil
 	}
-	var frame bytes.Buffer
-	if got, err := io.CopyN(&frame, c.Conn, int64(n-wire.SizeBytes)); err != nil {
-		return nil, fmt.Errorf("after %d of %d bytes: %w", got, n-wire.SizeBytes, err)
+	c.release()
+	c.large = buffers.Get().(*bytes.Buffer)
+	c.large.Reset()
+	c.large.Write(c.in[wire.SizeBytes:got])
+	if more, err := io.CopyN(c.large, c.Conn, int64(n-got)); err != nil {
+		return nil, fmt.Errorf("after %d of %d bytes: %w", int64(got)+more-wire.SizeBytes, n-wire.SizeBytes, err)
 	}
-	return frame.Bytes(), nil
+	return c.large.Bytes(), nil
 }
 
 func badAnswer(format string, args ...any) *fault {

@@ -2,9 +2,11 @@ package probe
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -13,10 +15,60 @@ import (
 
 // listing is what a broker list says.
 type listing struct {
+	print
 	clusterID  string
 	controller int32
 	brokers    []kmsg.MetadataResponseBroker // ascending by node id
 	self       int32                         // who of them the broker is, AnyNode when unknown
+}
+
+// print tells the answers that say the same apart from the controller, whom KRaft brokers draw anew in each.
+type print struct {
+	version int16
+	size    int
+	hole    int // where the controller's id is, -1 when it could not be found: then nothing is the same
+	sum     uint64
+}
+
+const idBytes = 4
+
+// printOf finds the controller as what changes in the answer's encoding with another one.
+func printOf(answer *kmsg.MetadataResponse, body []byte) print {
+	p := print{version: answer.Version, size: len(body), hole: -1}
+	was := answer.ControllerID
+	answer.ControllerID = ^was
+	other := answer.AppendTo(make([]byte, 0, len(body)))
+	answer.ControllerID = was
+	if len(other) != len(body) {
+		return p
+	}
+	for i := range body {
+		if body[i] != other[i] {
+			if i+idBytes <= len(body) && int32(binary.BigEndian.Uint32(body[i:])) == was && slices.Equal(body[i+idBytes:], other[i+idBytes:]) {
+				p.hole, p.sum = i, sumAround(body, i)
+			}
+			return p
+		}
+	}
+	return p
+}
+
+func sumAround(body []byte, hole int) uint64 {
+	var d xxhash.Digest
+	d.Reset()
+	_, _ = d.Write(body[:hole])
+	_, _ = d.Write(body[hole+idBytes:])
+	return d.Sum64()
+}
+
+// repeated is what body says if that is what l says, apart from the controller; else nil.
+func (l *listing) repeated(version int16, body []byte) *listing {
+	if l.hole < 0 || version != l.version || len(body) != l.size || sumAround(body, l.hole) != l.sum {
+		return nil
+	}
+	again := *l
+	again.controller = int32(binary.BigEndian.Uint32(body[l.hole:]))
+	return &again
 }
 
 // metadata is the check that gets the broker list: no topics, no auto-creation, nothing that a broker logs.
@@ -24,7 +76,7 @@ func metadata(ctx context.Context, v *visit) (healthcheck.Reason, string) {
 	if l := v.conn.list; l != nil && v.passed && v.skipped+1 < v.cfg.MetadataEvery() {
 		v.skipped++
 		v.show(l)
-		return healthcheck.OK, fmt.Sprintf("asked %d probes ago", v.skipped)
+		return v.ok(func() string { return fmt.Sprintf("asked %d probes ago", v.skipped) })
 	}
 	req := kmsg.NewPtrMetadataRequest()
 	low, high, ok := v.res.APIs.Range(req.Key())
@@ -39,13 +91,18 @@ func metadata(ctx context.Context, v *visit) (healthcheck.Reason, string) {
 	if err != nil {
 		return classify(ctx, err, ReasonBadAnswer)
 	}
-	l, err := readListing(high, body)
-	if err != nil {
-		return classify(ctx, err, ReasonBadAnswer)
+	var l *listing
+	old := v.conn.list
+	if old != nil {
+		l = old.repeated(high, body)
 	}
-	l.brokers = v.cfg.Lists.share(l.brokers)
-	if old := v.conn.list; old != nil {
-		l.self = old.self // where to look first
+	if l == nil {
+		if l, err = v.cfg.Lists.read(high, body); err != nil {
+			return classify(ctx, err, ReasonBadAnswer)
+		}
+		if old != nil {
+			l.self = old.self // where to look first
+		}
 	}
 	v.skipped, v.res.Listed = 0, true
 	v.show(l)
@@ -54,7 +111,9 @@ func metadata(ctx context.Context, v *visit) (healthcheck.Reason, string) {
 		return ReasonNoBrokers, "the broker lists no brokers: it is starting, or cut off from its cluster"
 	}
 	v.conn.list = l
-	return healthcheck.OK, fmt.Sprintf("v%d, %d brokers, controller %d", high, len(l.brokers), l.controller)
+	return v.ok(func() string {
+		return fmt.Sprintf("v%d, %d brokers, controller %d", high, len(l.brokers), l.controller)
+	})
 }
 
 // show puts a listing into the result; who the broker is remains for selfListed to say.
@@ -74,7 +133,7 @@ func readListing(version int16, body []byte) (*listing, error) {
 	if len(answer.Topics) > 0 {
 		return nil, badAnswer("Metadata v%d has %d topics that were not asked for", version, len(answer.Topics))
 	}
-	l := &listing{controller: answer.ControllerID, brokers: answer.Brokers, self: AnyNode}
+	l := &listing{print: printOf(answer, body), controller: answer.ControllerID, brokers: answer.Brokers, self: AnyNode}
 	if answer.ClusterID != nil {
 		l.clusterID = *answer.ClusterID
 	}

@@ -11,10 +11,10 @@ import (
 func nodeID(_ context.Context, v *visit) (healthcheck.Reason, string) {
 	switch want, got := v.cfg.NodeID, v.res.NodeID; {
 	case want < 0:
-		return healthcheck.OK, fmt.Sprintf("%d, the registry says none", got)
+		return v.ok(func() string { return fmt.Sprintf("%d, the registry says none", got) })
 	case got >= 0 && got != want:
 		return ReasonWrongNode, fmt.Sprintf("its node id is %d, the registry says %d", got, want)
 	default:
-		return healthcheck.OK, fmt.Sprintf("%d", got)
+		return v.ok(func() string { return fmt.Sprint(got) })
 	}
 }

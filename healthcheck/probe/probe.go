@@ -34,11 +34,11 @@ type Config struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Resolve looks up a host's addresses; nil is a Resolver of the prober's own. Probers of one pool may share one.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Lists shares broker lists with other probes of the same cluster; nil: each keeps its own.
+	// Lists shares what brokers say with other probes of the same cluster; nil: each keeps its own.
 	Lists *Lists
 	// Checks are the names of the checks to run; nil: all.
 	Checks []string
-	// Report gets the result of each Check, from the goroutine that probes, before its verdict is out.
+	// Report gets the result of each Check, from the goroutine that probes, before its verdict is out; it has no Steps.
 	Report func(Result)
 }
 
@@ -86,17 +86,27 @@ type Prober struct {
 	port   uint16
 	checks []namedCheck
 
-	conn    *conn // nil when none is open
-	table   table // the last ApiVersions answer
-	version int16 // the ApiVersions version that the broker answered, -1 before it did
-	passed  bool  // the last probe passed
-	skipped int   // probes since the broker list was last asked for
+	conn    *conn  // nil when none is open
+	table   *table // the last ApiVersions answer, nil before it
+	version int16  // the ApiVersions version that the broker answered, -1 before it did
+	passed  bool   // the last probe passed
+	skipped int    // probes since the broker list was last asked for
 }
 
 // visit is one probe under way.
 type visit struct {
 	*Prober
 	res *Result
+	// terse says that nobody reads what passed: saying it costs as much as a check.
+	terse bool
+}
+
+// ok is the outcome of a check that passed, and what there is to say about it.
+func (v *visit) ok(detail func() string) (healthcheck.Reason, string) {
+	if v.terse {
+		return healthcheck.OK, ""
+	}
+	return healthcheck.OK, detail()
 }
 
 // New checks cfg: a bad address or an unknown check is an error. It opens nothing.
@@ -130,9 +140,9 @@ func New(cfg Config) (*Prober, error) {
 	return &Prober{cfg: cfg, host: host, port: uint16(n), checks: checks, version: -1}, nil
 }
 
-// Check implements healthcheck.Checker: it is Run, reported.
+// Check implements healthcheck.Checker: it is Run, reported, without its steps.
 func (p *Prober) Check(ctx context.Context) healthcheck.Verdict {
-	r := p.Run(ctx)
+	r := p.probe(ctx, true)
 	if p.cfg.Report != nil {
 		p.cfg.Report(r)
 	}
@@ -140,28 +150,38 @@ func (p *Prober) Check(ctx context.Context) healthcheck.Verdict {
 }
 
 // Run probes once and returns what it saw, within 50 ms of ctx's end. It is not for concurrent callers.
-func (p *Prober) Run(ctx context.Context) Result {
+func (p *Prober) Run(ctx context.Context) Result { return p.probe(ctx, false) }
+
+func (p *Prober) probe(ctx context.Context, terse bool) Result {
 	begun := time.Now()
 	kept := p.conn != nil
-	r, first := p.run(ctx)
+	r, first := p.run(ctx, terse)
 	if kept && first && r.Verdict.Reason == ReasonClosed {
 		// The broker, or a device between, has closed the idle connection; that says nothing about the broker.
-		r, _ = p.run(ctx)
+		r, _ = p.run(ctx, terse)
 	}
 	r.Verdict.At = time.Now()
 	r.Verdict.Took = r.Verdict.At.Sub(begun)
 	p.passed = r.Verdict.Passed()
+	if p.conn != nil {
+		p.conn.release()
+	}
 	return r
 }
 
 // run does the checks once. first says that the first request went unanswered.
-func (p *Prober) run(ctx context.Context) (r Result, first bool) {
+func (p *Prober) run(ctx context.Context, terse bool) (r Result, first bool) {
 	r = Result{Addr: p.cfg.Addr, NodeID: AnyNode, ControllerID: -1}
-	v := &visit{Prober: p, res: &r}
+	v := &visit{Prober: p, res: &r, terse: terse}
 	for _, c := range p.checks {
-		begun := time.Now()
+		var begun time.Time
+		if !terse {
+			begun = time.Now()
+		}
 		reason, detail := c.Run(ctx, v)
-		r.Steps = append(r.Steps, Step{Name: c.name, Took: time.Since(begun), Reason: reason, Detail: detail})
+		if !terse {
+			r.Steps = append(r.Steps, Step{Name: c.name, Took: time.Since(begun), Reason: reason, Detail: detail})
+		}
 		if reason == healthcheck.OK {
 			continue
 		}
@@ -178,6 +198,7 @@ func (p *Prober) run(ctx context.Context) (r Result, first bool) {
 // Close ends the kept connection, with a FIN as long as nothing unread is on it.
 func (p *Prober) Close() {
 	if p.conn != nil {
+		p.conn.release()
 		_ = p.conn.Close()
 		p.conn = nil
 	}

@@ -18,6 +18,9 @@ import (
 // else a name that resolves to the address that was dialled, with the same port.
 func selfListed(ctx context.Context, v *visit) (healthcheck.Reason, string) {
 	l := v.conn.list
+	if b := l.byID(l.self); b != nil && b.Port == int32(v.port) && strings.EqualFold(b.Host, v.host) {
+		return v.is(b, "as registered")
+	}
 	if b := l.byAddr(v.host, v.port); b != nil {
 		return v.is(b, "as registered")
 	}
@@ -29,7 +32,7 @@ func selfListed(ctx context.Context, v *visit) (healthcheck.Reason, string) {
 	}
 	b, err := v.byDialled(ctx, l)
 	if b != nil {
-		return v.is(b, "by its address "+v.conn.RemoteAddr().String())
+		return v.is(b, "by its address")
 	}
 	detail := fmt.Sprintf("the broker's list of %d has no %s and no name for %s; register the advertised host:port, or meta node_id",
 		len(l.brokers), v.cfg.Addr, v.conn.RemoteAddr())
@@ -42,7 +45,9 @@ func selfListed(ctx context.Context, v *visit) (healthcheck.Reason, string) {
 // is notes who the broker is.
 func (v *visit) is(b *kmsg.MetadataResponseBroker, how string) (healthcheck.Reason, string) {
 	v.conn.list.self, v.res.NodeID = b.NodeID, b.NodeID
-	return healthcheck.OK, fmt.Sprintf("node %d, advertised as %.128q port %d, %s", b.NodeID, b.Host, b.Port, how)
+	return v.ok(func() string {
+		return fmt.Sprintf("node %d, advertised as %.128q port %d, %s", b.NodeID, b.Host, b.Port, how)
+	})
 }
 
 func (l *listing) byID(id int32) *kmsg.MetadataResponseBroker {
