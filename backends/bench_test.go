@@ -46,8 +46,8 @@ func BenchmarkRefresh(b *testing.B) {
 			}
 			apis := &snapshot.APIs{Keys: []kmsg.ApiVersionsResponseApiKey{{ApiKey: 3, MaxVersion: 12}}}
 			n := 0
-			r := &refresher{seen: map[string]seen{}, now: snapshot.Now}
-			r.send = func(context.Context, string, []byte) ([]byte, error) {
+			r := &refresher{now: snapshot.Now}
+			r.send = func(context.Context, string, []byte, []byte) ([]byte, error) {
 				if c.change {
 					n++
 				}
@@ -77,7 +77,8 @@ func thousands(b testing.TB, cfg Config) *writer {
 	}
 	w := p.writer
 	meta := large(100, 2000, 5)
-	cand, fault := snapshot.Read(meta, nil, true, nil, snapshot.Rules{ClusterID: "A"})
+	var r snapshot.Reader
+	cand, fault := r.Read(snapshot.Encoded{Version: meta.Version, Body: meta.AppendTo(nil)}, nil, true, nil, snapshot.Rules{ClusterID: "A"})
 	if fault != nil {
 		b.Fatal(fault)
 	}

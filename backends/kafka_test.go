@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -138,7 +137,12 @@ func onRealKafka(t *testing.T, kraft bool, start func(context.Context, lab.Kafka
 	t.Logf("killed: out after %v", eventually(t, 2800*time.Millisecond, "the killed broker is out", func() bool { return state() == "down" }))
 	t.Logf("killed: unlisted after %v", eventually(t, 20*time.Second, "the cluster has given it up", func() bool { return len(view().Brokers) == 2 }))
 	eventually(t, 5*time.Second, "all partitions have a leader that lives", func() bool {
-		return !slices.ContainsFunc(view().Topic("orders").Partitions, func(p kmsg.MetadataResponseTopicPartition) bool { return p.Leader == 2 })
+		for p := range view().Topic("orders").All {
+			if p.Leader == 2 {
+				return false
+			}
+		}
+		return true
 	})
 	if age := pool.Status().Snapshot.AgeSeconds; age > 1 {
 		t.Errorf("the view is %v s old", age)

@@ -313,8 +313,8 @@ func TestTopicsComeGoAndComeBack(t *testing.T) {
 		w := newWorld(t)
 		c := w.cluster("A", three)
 		w.up(Config{}, three...)
-		topic := func(name string) *kmsg.MetadataResponseTopic { return w.now().Snapshot().Topic(name) }
-		id := topic("orders").TopicID
+		topic := func(name string) *snapshot.Topic { return w.now().Snapshot().Topic(name) }
+		id := topic("orders").ID
 		if err := c.CreateTopic("new", 2, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +322,7 @@ func TestTopicsComeGoAndComeBack(t *testing.T) {
 		if err := c.MoveTopicPartition("new", 1, 2); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, time.Second, "the new leader is known", func() bool { return topic("new").Partitions[1].Leader == 2 })
+		eventually(t, time.Second, "the new leader is known", func() bool { return leaders(topic("new"))[1] == 2 })
 		if err := c.DeleteTopic("orders"); err != nil {
 			t.Fatal(err)
 		}
@@ -332,7 +332,7 @@ func TestTopicsComeGoAndComeBack(t *testing.T) {
 		}
 		eventually(t, 1500*time.Millisecond, "the recreated topic is known", func() bool {
 			o := topic("orders")
-			return o != nil && o.TopicID != id
+			return o != nil && o.ID != id
 		})
 	})
 }

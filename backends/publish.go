@@ -103,10 +103,12 @@ func (w *writer) answers(v *view) {
 		w.heads = heads
 		w.headPicker = policy.Build(w.p.cfg.Heads, heads, w.options(), w.headPicker)
 	}
+	if snapshot.SameAPIs(apis, w.apis) && apis.FinalizedFeaturesEpoch == w.apis.FinalizedFeaturesEpoch {
+		apis = w.apis // what was made of it is known by it
+	}
 	v.apis = apis
-	if w.set != nil && sameHeads && w.set.Snapshot() == w.cur && snapshot.SameAPIs(apis, w.apis) &&
-		apis.FinalizedFeaturesEpoch == w.apis.FinalizedFeaturesEpoch {
-		v.apis, v.set = w.apis, w.set
+	if w.set != nil && sameHeads && w.set.Snapshot() == w.cur && apis == w.apis {
+		v.set = w.set
 		return
 	}
 	in := answer.Input{Snapshot: w.cur, APIs: apis}

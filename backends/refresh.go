@@ -154,9 +154,6 @@ func (w *writer) accept(o outcome) {
 	was := w.cur
 	w.generation++
 	o.accepted.Generation = w.generation
-	if was != nil {
-		snapshot.Reuse(o.accepted, was) // what did not change need not be encoded again
-	}
 	w.retired.Replace(was, o.accepted)
 	w.cur = o.accepted
 	for id, apis := range o.tables {

@@ -161,10 +161,7 @@ func (p *Pool) snapshotStatus(v *view, r *report) SnapshotStatus {
 	s.AgeSeconds = age.Seconds()
 	s.Fresh, s.Usable = age <= r.maxAge, v.set != nil && age <= p.cfg.MaxStale
 	s.Generation, s.KRaft = v.snapshot.Generation, v.snapshot.KRaft
-	s.Brokers, s.Topics = len(v.snapshot.Brokers), len(v.snapshot.Topics)
-	for i := range v.snapshot.Topics {
-		s.Partitions += len(v.snapshot.Topics[i].Partitions)
-	}
+	s.Brokers, s.Topics, s.Partitions = len(v.snapshot.Brokers), len(v.snapshot.Topics), v.snapshot.Partitions
 	return s
 }
 

@@ -56,7 +56,6 @@ type outcome struct {
 	// broker gave that answer, in that time.
 	broker string
 	took   time.Duration
-	says   uint64
 	// tables are those of brokers that the new view lists and cur did not, by node id.
 	tables map[int32]*snapshot.APIs
 	// doubted goes into the next plan.
@@ -78,7 +77,6 @@ type failure struct {
 // opinion is what one broker said in answer to a doubt; without doubts it confirms the view so far.
 type opinion struct {
 	broker string
-	says   uint64
 	cand   *snapshot.Candidate
 	doubts []snapshot.Doubt
 	asked  snapshot.Time
@@ -87,33 +85,18 @@ type opinion struct {
 
 // refresher asks brokers. Its rounds follow one another, so its fields need no lock.
 type refresher struct {
-	now  func() snapshot.Time
-	send func(ctx context.Context, addr string, frame []byte) ([]byte, error)
-	// seen are the last answers by broker.
-	seen map[string]seen
-	// view is the number of what the view so far says, last the last number given.
-	view, last uint64
-}
-
-// seen is how one broker's last answer is known again. It has the number of what that answer said, not the view itself,
-// which it would keep in memory.
-type seen struct {
-	says                uint64
-	metadata, described fingerprint
-	metadataVersion     int16
-	describedVersion    int16 // -1: not asked
+	now func() snapshot.Time
+	// send sends a frame and returns the answer, in buf if it fits.
+	send   func(ctx context.Context, addr string, frame, buf []byte) ([]byte, error)
+	reader snapshot.Reader
+	// metadata and described are where answers are read into: megabytes, twice a second.
+	metadata, described []byte
 }
 
 // round asks brokers, one at a time, until one confirms the view so far or gives a better one. A candidate that is
 // refused or doubted makes it ask the next at once.
 func (r *refresher) round(ctx context.Context, p plan) (o outcome) {
 	o = outcome{doubted: p.doubted}
-	defer func() {
-		if o.accepted != nil {
-			r.view = o.says
-		}
-	}()
-	r.forget(p.askees)
 	var opinions []opinion
 	anyDoubt := p.doubted > 0
 	for i, a := range p.askees {
@@ -188,7 +171,7 @@ func (o *outcome) decide(p plan, opinions []opinion) {
 
 func (o *outcome) accept(op opinion) {
 	o.confirm(op)
-	o.accepted, o.says, o.doubted = op.cand.Snapshot, op.says, 0
+	o.accepted, o.doubted = op.cand.Snapshot, 0
 }
 
 func (o *outcome) confirm(op opinion) {
@@ -201,72 +184,40 @@ func (r *refresher) hear(ctx context.Context, p plan, a askee) (op opinion, faul
 	defer cancel()
 	op = opinion{broker: a.addr, asked: r.now()}
 	defer func() { op.took = r.now().Sub(op.asked) }()
-	to := func(ctx context.Context, frame []byte) ([]byte, error) { return r.send(ctx, a.addr, frame) }
-
 	req, desc, err := requests(p, a)
 	if err != nil {
 		return op, nil, err
 	}
-	body, err := exchange(ctx, to, req)
+	meta, err := r.ask(ctx, a.addr, req, &r.metadata)
 	if err != nil {
 		return op, nil, err
 	}
-	var descBody []byte
+	var described *snapshot.Encoded
 	if desc != nil {
-		if descBody, err = exchange(ctx, to, desc); err != nil {
+		if described, err = r.ask(ctx, a.addr, desc, &r.described); err != nil {
 			return op, nil, err
 		}
 	}
-	if r.known(a.addr, p.cur, req, desc, body, descBody) {
-		return op, nil, nil
-	}
-	delete(r.seen, a.addr)
-
-	var meta kmsg.MetadataResponse
-	if err := decode(body, req, &meta); err != nil {
-		return op, &snapshot.Fault{Reason: snapshot.Malformed, Detail: err.Error()}, nil
-	}
-	var described *kmsg.DescribeClusterResponse
-	if desc != nil {
-		described = new(kmsg.DescribeClusterResponse)
-		if err := decode(descBody, desc, described); err != nil {
-			return op, &snapshot.Fault{Reason: snapshot.Malformed, Detail: err.Error()}, nil
-		}
-	}
-	prints, printed := fingerprints(&meta, described, p.kraft, body, descBody)
-	cand, fault := snapshot.Read(&meta, described, p.kraft, p.cur, p.rules)
+	cand, fault := r.reader.Read(*meta, described, p.kraft, p.cur, p.rules)
 	if fault != nil {
 		return op, fault, nil
 	}
-	op.says = r.view
 	if p.cur == nil || !snapshot.Same(p.cur, cand.Snapshot) {
-		r.last++
-		op.says, op.cand, op.doubts = r.last, cand, snapshot.Doubts(p.cur, cand, p.retired)
-	}
-	if printed {
-		prints.says, prints.metadataVersion, prints.describedVersion = op.says, req.Version, -1
-		if desc != nil {
-			prints.describedVersion = desc.Version
-		}
-		r.seen[a.addr] = prints
+		op.cand, op.doubts = cand, snapshot.Doubts(p.cur, cand, p.retired)
 	}
 	return op, nil, nil
 }
 
-// forget drops what brokers said that are not asked any more.
-func (r *refresher) forget(askees []askee) {
-	if len(r.seen) <= len(askees) {
-		return
-	}
-	asked := make(map[string]bool, len(askees))
-	for _, a := range askees {
-		asked[a.addr] = true
-	}
-	for addr := range r.seen {
-		if !asked[addr] {
-			delete(r.seen, addr)
+// ask sends one request and returns the answer, which is read into buf, made larger if need be.
+func (r *refresher) ask(ctx context.Context, addr string, req kmsg.Request, buf *[]byte) (*snapshot.Encoded, error) {
+	body, err := exchange(ctx, func(ctx context.Context, frame []byte) ([]byte, error) {
+		answer, err := r.send(ctx, addr, frame, *buf)
+		if err == nil {
+			*buf = answer[:0]
 		}
-	}
+		return answer, err
+	}, req)
+	return &snapshot.Encoded{Version: req.GetVersion(), Body: body}, err
 }
 
 // requests returns the Metadata request, and the DescribeCluster request or nil where the pool has none.
@@ -306,36 +257,4 @@ func versionFor(p plan, a askee, key int16) (int16, bool) {
 		lo, hi = max(lo, tlo), min(hi, thi)
 	}
 	return hi, lo <= hi
-}
-
-// known says whether the answers of a broker are ones that are known to say what cur says.
-func (r *refresher) known(addr string, cur *snapshot.Snapshot, req *kmsg.MetadataRequest, desc *kmsg.DescribeClusterRequest, body, descBody []byte) bool {
-	s, ok := r.seen[addr]
-	if !ok || cur == nil || s.says != r.view || s.metadataVersion != req.Version {
-		return false
-	}
-	listed := func(id int32) bool { return cur.Broker(id) != nil }
-	if desc == nil {
-		return s.describedVersion < 0 && s.metadata.matches(body, listed)
-	}
-	// DescribeCluster's controller may be one that the list has only as fenced; any is fine, as kvip gives its own.
-	return s.describedVersion == desc.Version && s.metadata.matches(body, listed) &&
-		s.described.matches(descBody, func(int32) bool { return true })
-}
-
-func fingerprints(meta *kmsg.MetadataResponse, desc *kmsg.DescribeClusterResponse, kraft bool, body, descBody []byte) (s seen, ok bool) {
-	s.metadata, ok = newFingerprint(body, kraft, func(controller int32) []byte {
-		head := *meta
-		head.Topics, head.ControllerID = nil, controller
-		return head.AppendTo(nil)
-	})
-	if !ok || desc == nil {
-		return s, ok
-	}
-	s.described, ok = newFingerprint(descBody, kraft, func(controller int32) []byte {
-		head := *desc
-		head.Brokers, head.ControllerID = nil, controller
-		return head.AppendTo(nil)
-	})
-	return s, ok
 }

@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -21,16 +22,16 @@ import (
 
 const (
 	// stateVersion is raised when older files cannot be read any more; a file of another version is ignored.
-	stateVersion = 1
-	// maxState bounds what is read of a state file: a million partitions take some 60 MB.
+	stateVersion = 2
+	// maxState bounds what is read of a state file: a million partitions take some 50 MB.
 	maxState = 256 << 20
 )
 
-// stateFile is the file as it is written: the checksum is of the bytes of State.
+// stateFile is the first line of the file; the checksum is of all that follows: a line with the state, and the bytes of its
+// view, which would be half as many again within JSON and several times that in memory.
 type stateFile struct {
-	Version int             `json:"version"`
-	SHA256  string          `json:"sha256"`
-	State   json.RawMessage `json:"state"`
+	Version int    `json:"version"`
+	SHA256  string `json:"sha256"`
 }
 
 // state is the last known good pool: who was in it, and what its cluster said.
@@ -52,27 +53,25 @@ type storedAPIs struct {
 	Response []byte `json:"response"`
 }
 
-// storedView is the snapshot, as the bytes of the answers that it would be read from.
+// storedView is the snapshot, as the bytes of the answers that it would be read from; those of Metadata end the file.
 type storedView struct {
 	// Confirmed is when, by the wall clock, a broker last confirmed it.
 	Confirmed time.Time `json:"confirmed"`
 	KRaft     bool      `json:"kraft"`
 	// Metadata is at MetadataVersion, DescribeCluster (if Described) at DescribedVersion.
 	MetadataVersion  int16  `json:"metadata_version"`
-	Metadata         []byte `json:"metadata"`
 	Described        bool   `json:"described"`
 	DescribedVersion int16  `json:"described_version"`
 	DescribeCluster  []byte `json:"describe_cluster,omitempty"`
+
+	save   *snapshot.Snapshot // in one that is to be saved
+	loaded []byte             // in one that was read: Metadata
 }
 
-// storeView encodes a snapshot at the newest versions, which hold all of it.
+// storeView makes a snapshot ready to be saved, at the newest versions, which hold all of it.
 func storeView(s *snapshot.Snapshot, confirmed time.Time) *storedView {
-	meta := kmsg.MetadataResponse{
-		Version: 12, Brokers: s.Brokers, ClusterID: &s.ClusterID, ControllerID: s.ControllerID, Topics: s.Topics,
-	}
 	v := &storedView{
-		Confirmed: confirmed, KRaft: s.KRaft, MetadataVersion: meta.Version, Metadata: meta.AppendTo(nil),
-		Described: s.Described != nil,
+		Confirmed: confirmed, KRaft: s.KRaft, MetadataVersion: snapshot.WrittenVersion, Described: s.Described != nil, save: s,
 	}
 	if v.Described {
 		desc := kmsg.NewDescribeClusterResponse()
@@ -85,18 +84,12 @@ func storeView(s *snapshot.Snapshot, confirmed time.Time) *storedView {
 
 // read decodes a stored view and judges it as a broker's word would be.
 func (v *storedView) read(rules snapshot.Rules) (*snapshot.Snapshot, error) {
-	meta := kmsg.MetadataResponse{Version: v.MetadataVersion}
-	if err := meta.ReadFrom(v.Metadata); err != nil {
-		return nil, fmt.Errorf("metadata: %w", err)
-	}
-	var desc *kmsg.DescribeClusterResponse
+	var desc *snapshot.Encoded
 	if v.Described {
-		desc = &kmsg.DescribeClusterResponse{Version: v.DescribedVersion}
-		if err := desc.ReadFrom(v.DescribeCluster); err != nil {
-			return nil, fmt.Errorf("describe_cluster: %w", err)
-		}
+		desc = &snapshot.Encoded{Version: v.DescribedVersion, Body: v.DescribeCluster}
 	}
-	cand, fault := snapshot.Read(&meta, desc, v.KRaft, nil, rules)
+	var r snapshot.Reader
+	cand, fault := r.Read(snapshot.Encoded{Version: v.MetadataVersion, Body: v.loaded}, desc, v.KRaft, nil, rules)
 	if fault != nil {
 		return nil, fault
 	}
@@ -118,7 +111,7 @@ func (s storedAPIs) read() (*snapshot.APIs, error) {
 }
 
 // statePath is where a pool's state is kept.
-func statePath(dir, pool string) string { return filepath.Join(dir, pool+".json") }
+func statePath(dir, pool string) string { return filepath.Join(dir, pool+".state") }
 
 // saveState writes a pool's state so that a reader sees the old file or the new one, whole.
 func saveState(dir string, s *state) error {
@@ -126,15 +119,37 @@ func saveState(dir string, s *state) error {
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256(raw)
-	file, err := json.Marshal(stateFile{Version: stateVersion, SHA256: hex.EncodeToString(sum[:]), State: raw})
+	sum := sha256.New()
+	if err := s.writeTo(sum, raw); err != nil {
+		return err
+	}
+	head, err := json.Marshal(stateFile{Version: stateVersion, SHA256: hex.EncodeToString(sum.Sum(nil))})
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
-	return renameio.WriteFile(statePath(dir, s.Pool), file, 0o640)
+	f, err := renameio.NewPendingFile(statePath(dir, s.Pool), renameio.WithPermissions(0o640))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Cleanup() }() // does nothing once the file is in its place
+	if _, err := f.Write(append(head, '\n')); err != nil {
+		return err
+	}
+	if err := s.writeTo(f, raw); err != nil {
+		return err
+	}
+	return f.CloseAtomicallyReplace()
+}
+
+// writeTo writes what follows the first line; raw is the state in JSON.
+func (s *state) writeTo(w io.Writer, raw []byte) error {
+	if _, err := w.Write(append(raw, '\n')); err != nil || s.View == nil {
+		return err
+	}
+	return s.View.save.WriteMetadata(w)
 }
 
 // loadState reads a pool's state. No file is no error and no state; every other fault is an error that says what to do.
@@ -156,18 +171,23 @@ func loadState(dir, pool string) (*state, error) {
 		return nil, fmt.Errorf("%s: larger than %d bytes; delete it", path, maxState)
 	}
 	var file stateFile
-	if err := json.Unmarshal(raw, &file); err != nil {
+	head, rest, _ := bytes.Cut(raw, []byte{'\n'})
+	if err := json.Unmarshal(head, &file); err != nil {
 		return nil, fmt.Errorf("%s: not a state file (%w); delete it", path, err)
 	}
 	if file.Version != stateVersion {
 		return nil, fmt.Errorf("%s: version %d, this kvip reads %d; it is replaced", path, file.Version, stateVersion)
 	}
-	if sum := sha256.Sum256(file.State); hex.EncodeToString(sum[:]) != file.SHA256 {
+	if sum := sha256.Sum256(rest); hex.EncodeToString(sum[:]) != file.SHA256 {
 		return nil, fmt.Errorf("%s: the checksum does not match, so the file is damaged or was edited; it is replaced", path)
 	}
 	var s state
-	if err := json.Unmarshal(file.State, &s); err != nil {
+	text, view, _ := bytes.Cut(rest, []byte{'\n'})
+	if err := json.Unmarshal(text, &s); err != nil {
 		return nil, fmt.Errorf("%s: %w; delete it", path, err)
+	}
+	if s.View != nil {
+		s.View.loaded = view
 	}
 	if s.Pool != pool {
 		return nil, fmt.Errorf("%s: the state of pool %q; it is replaced", path, s.Pool)

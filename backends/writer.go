@@ -89,8 +89,8 @@ func newWriter(p *Pool) *writer {
 		Method: healthcheck.Method(p.cfg.Outliers.Method), K: p.cfg.Outliers.Deviations, MinSamples: p.cfg.Outliers.MinSamples,
 		Floor: p.cfg.Outliers.Floor, Eject: p.cfg.Outliers.Eject, MaxEject: p.cfg.Outliers.MaxEject,
 	})
-	w.refresh.asker = &refresher{now: p.parts.now, seen: map[string]seen{}, send: func(ctx context.Context, addr string, frame []byte) ([]byte, error) {
-		return p.refreshUp.Do(ctx, addr, frame, true)
+	w.refresh.asker = &refresher{now: p.parts.now, send: func(ctx context.Context, addr string, frame, buf []byte) ([]byte, error) {
+		return p.refreshUp.DoInto(ctx, addr, frame, true, buf)
 	}}
 	if w.clusterID != "" {
 		w.report.pinnedBy = "config"

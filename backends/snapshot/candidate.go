@@ -1,13 +1,10 @@
 package snapshot
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -71,37 +68,6 @@ type Rules struct {
 	VIP func(host string, port int32) bool
 }
 
-// Read makes a candidate of one broker's answers: Metadata for all topics and, where the cluster has it, DescribeCluster
-// (else nil). kraft says which kind of controller id they have. prev, the view so far or nil, supplies the controller
-// where the broker knows none. The responses become part of the candidate.
-func Read(meta *kmsg.MetadataResponse, desc *kmsg.DescribeClusterResponse, kraft bool, prev *Snapshot, rules Rules) (*Candidate, *Fault) {
-	if meta.ErrorCode != 0 {
-		return nil, faultf(ErrorCode, "Metadata: %v", kerr.ErrorForCode(meta.ErrorCode))
-	}
-	if len(meta.Brokers) == 0 {
-		return nil, faultf(NoBrokers, "the broker list is empty, with %d topics", len(meta.Topics))
-	}
-	if id := deref(meta.ClusterID); id != rules.ClusterID {
-		return nil, faultf(WrongCluster, "the cluster id is %q, the pool's is %q", id, rules.ClusterID)
-	}
-	s := &Snapshot{ClusterID: rules.ClusterID, KRaft: kraft, Brokers: meta.Brokers}
-	slices.SortFunc(s.Brokers, func(a, b kmsg.MetadataResponseBroker) int { return cmp.Compare(a.NodeID, b.NodeID) })
-	if f := checkBrokers(s.Brokers, rules); f != nil {
-		return nil, f
-	}
-	s.ControllerID = controller(s, meta.ControllerID, prev)
-	if desc != nil {
-		if f := s.describe(desc, rules); f != nil {
-			return nil, f
-		}
-	}
-	c := &Candidate{Snapshot: s}
-	if f := c.topics(meta); f != nil {
-		return nil, f
-	}
-	return c, nil
-}
-
 // controller returns a controller id that is in the answer: the broker's word, else the one so far, else the first.
 func controller(s *Snapshot, said int32, prev *Snapshot) int32 {
 	if s.Broker(said) != nil {
@@ -140,66 +106,6 @@ func checkAddress(id int32, host string, port int32, rules Rules) *Fault {
 		return faultf(BadAddress, "node id %d advertises the port %d: fix its advertised.listeners", id, port)
 	case rules.VIP != nil && rules.VIP(host, port):
 		return faultf(VIPAddress, "node id %d advertises the VIP's own address %s:%d: fix its advertised.listeners", id, host, port)
-	}
-	return nil
-}
-
-// describe takes over the brokers of DescribeCluster.
-func (s *Snapshot) describe(desc *kmsg.DescribeClusterResponse, rules Rules) *Fault {
-	const endpointBrokers = 1
-	switch {
-	case desc.ErrorCode != 0:
-		return faultf(ErrorCode, "DescribeCluster: %v", kerr.ErrorForCode(desc.ErrorCode))
-	case desc.Version >= 1 && desc.EndpointType != endpointBrokers:
-		return faultf(Controller, "DescribeCluster answers with endpoint type %d, brokers are %d", desc.EndpointType, endpointBrokers)
-	case desc.ClusterID != rules.ClusterID:
-		return faultf(WrongCluster, "DescribeCluster's cluster id is %q, the pool's is %q", desc.ClusterID, rules.ClusterID)
-	case len(desc.Brokers) == 0:
-		return faultf(NoBrokers, "DescribeCluster lists no broker")
-	}
-	s.Described = desc.Brokers
-	slices.SortFunc(s.Described, func(a, b kmsg.DescribeClusterResponseBroker) int { return cmp.Compare(a.NodeID, b.NodeID) })
-	for i, b := range s.Described {
-		if i > 0 && s.Described[i-1].NodeID == b.NodeID {
-			return faultf(Malformed, "DescribeCluster lists node id %d twice", b.NodeID)
-		}
-		if f := checkAddress(b.NodeID, b.Host, b.Port, rules); f != nil {
-			return f
-		}
-	}
-	return nil
-}
-
-func (c *Candidate) topics(meta *kmsg.MetadataResponse) *Fault {
-	s := c.Snapshot
-	byName := func(a, b kmsg.MetadataResponseTopic) int { return strings.Compare(deref(a.Topic), deref(b.Topic)) }
-	slices.SortFunc(meta.Topics, byName)
-	s.Topics = meta.Topics[:0]
-	last := ""
-	for _, t := range meta.Topics {
-		name := deref(t.Topic)
-		if name == "" || name == last {
-			return faultf(Malformed, "the topic %q is listed without a name or twice", name)
-		}
-		last = name
-		if t.ErrorCode != 0 || len(t.Partitions) == 0 {
-			c.Errored = append(c.Errored, name)
-			continue
-		}
-		slices.SortFunc(t.Partitions, func(a, b kmsg.MetadataResponseTopicPartition) int {
-			return cmp.Compare(a.Partition, b.Partition)
-		})
-		for i, p := range t.Partitions {
-			if p.Partition < 0 || i > 0 && t.Partitions[i-1].Partition == p.Partition {
-				return faultf(Malformed, "topic %q has partition %d twice, or below 0", name, p.Partition)
-			}
-		}
-		s.HasTopicIDs = s.HasTopicIDs || t.TopicID != [16]byte{}
-		s.Topics = append(s.Topics, t)
-	}
-	clear(meta.Topics[len(s.Topics):])
-	if len(meta.Topics) == 0 {
-		s.HasTopicIDs = meta.Version >= 10 // nothing to tell by: Metadata has had ids since v10
 	}
 	return nil
 }

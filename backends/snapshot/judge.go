@@ -1,12 +1,11 @@
 package snapshot
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // maxDoubts bounds what is remembered of a candidate that differs in everything.
@@ -52,19 +51,20 @@ func Doubts(cur *Snapshot, cand *Candidate, retired *Retired) []Doubt {
 			add(Moved, "", b.NodeID)
 		}
 	}
-	walk(cur.Topics, cand.Snapshot.Topics, func(was, is *kmsg.MetadataResponseTopic) {
+	walk(cur.Topics, cand.Snapshot.Topics, func(was, is *Topic) {
 		switch {
 		case is == nil:
-			if _, errored := slices.BinarySearch(cand.Errored, *was.Topic); errored {
-				add(HalfBuilt, *was.Topic, -1)
+			if _, errored := slices.BinarySearch(cand.Errored, was.Name); errored {
+				add(HalfBuilt, was.Name, -1)
 			} else {
-				add(TopicGone, *was.Topic, -1)
+				add(TopicGone, was.Name, -1)
 			}
-		case retired.Has(is.TopicID):
-			add(TopicIDBack, *is.Topic, -1)
+		case was != nil && bytes.Equal(was.raw, is.raw): // then its id is not over either
+		case retired.Has(is.ID):
+			add(TopicIDBack, is.Name, -1)
 		case was == nil:
-		case was.TopicID != is.TopicID && hasID(was) && hasID(is):
-			add(TopicRecreated, *is.Topic, -1)
+		case was.ID != is.ID && was.hasID() && is.hasID():
+			add(TopicRecreated, is.Name, -1)
 		default:
 			doubtPartitions(was, is, add)
 		}
@@ -77,27 +77,27 @@ func Doubts(cur *Snapshot, cand *Candidate, retired *Retired) []Doubt {
 
 // doubtPartitions compares two views of one topic. A leader epoch of -1 is unknown (Metadata before v7) and proves
 // nothing.
-func doubtPartitions(was, is *kmsg.MetadataResponseTopic, add func(Reason, string, int32)) {
-	if len(is.Partitions) < len(was.Partitions) {
-		add(HalfBuilt, *is.Topic, -1)
+func doubtPartitions(was, is *Topic, add func(Reason, string, int32)) {
+	if is.Partitions < was.Partitions {
+		add(HalfBuilt, is.Name, -1)
 	}
-	j := 0
-	for i := range was.Partitions {
-		w := &was.Partitions[i]
-		for j < len(is.Partitions) && is.Partitions[j].Partition < w.Partition {
-			j++
+	_, w := was.cursor()
+	_, n := is.cursor()
+	for more := n.next(); w.next(); {
+		for more && n.p.Index < w.p.Index {
+			more = n.next()
 		}
-		if j == len(is.Partitions) {
+		if !more {
 			return
 		}
-		if n := &is.Partitions[j]; n.Partition == w.Partition && n.LeaderEpoch >= 0 && n.LeaderEpoch < w.LeaderEpoch {
-			add(LowerEpoch, *is.Topic, n.Partition)
+		if n.p.Index == w.p.Index && n.p.LeaderEpoch >= 0 && n.p.LeaderEpoch < w.p.LeaderEpoch {
+			add(LowerEpoch, is.Name, n.p.Index)
 		}
 	}
 }
 
 // walk calls f with each topic of two ascending lists, nil where one list lacks it.
-func walk(a, b []kmsg.MetadataResponseTopic, f func(a, b *kmsg.MetadataResponseTopic)) {
+func walk(a, b []Topic, f func(a, b *Topic)) {
 	i, j := 0, 0
 	for i < len(a) || j < len(b) {
 		c := 0
@@ -107,7 +107,7 @@ func walk(a, b []kmsg.MetadataResponseTopic, f func(a, b *kmsg.MetadataResponseT
 		case j == len(b):
 			c = -1
 		default:
-			c = strings.Compare(*a[i].Topic, *b[j].Topic)
+			c = strings.Compare(a[i].Name, b[j].Name)
 		}
 		switch {
 		case c < 0:
@@ -124,7 +124,7 @@ func walk(a, b []kmsg.MetadataResponseTopic, f func(a, b *kmsg.MetadataResponseT
 	}
 }
 
-func hasID(t *kmsg.MetadataResponseTopic) bool { return t.TopicID != [16]byte{} }
+func (t *Topic) hasID() bool { return t.ID != [16]byte{} }
 
 // Agrees says whether a broker whose answer gave rise to theirs backs a candidate with these doubts: it shares every one
 // of them.
@@ -163,15 +163,15 @@ func (r *Retired) Has(id [16]byte) bool {
 // Replace notes that next has taken the place of cur: the ids that only cur has are over, those of next are not (any
 // more).
 func (r *Retired) Replace(cur, next *Snapshot) {
-	if cur == nil {
-		return
+	if cur == nil || cur.index == next.index {
+		return // the same topics
 	}
-	walk(cur.Topics, next.Topics, func(was, is *kmsg.MetadataResponseTopic) {
+	walk(cur.Topics, next.Topics, func(was, is *Topic) {
 		if is != nil {
-			delete(r.ids, is.TopicID)
+			delete(r.ids, is.ID)
 		}
-		if was != nil && hasID(was) && (is == nil || hasID(is) && is.TopicID != was.TopicID) {
-			r.add(was.TopicID)
+		if was != nil && was.hasID() && (is == nil || is.hasID() && is.ID != was.ID) {
+			r.add(was.ID)
 		}
 	})
 }

@@ -60,9 +60,18 @@ func (a *answers) without(name string) {
 	a.meta.Topics = a.meta.Topics[:len(a.meta.Topics)-1]
 }
 
+// readBy reads the answers as they are on the wire.
+func (a *answers) readBy(r *Reader, kraft bool, prev *Snapshot) (*Candidate, *Fault) {
+	var desc *Encoded
+	if a.desc != nil {
+		desc = &Encoded{a.desc.Version, a.desc.AppendTo(nil)}
+	}
+	return r.Read(Encoded{a.meta.Version, a.meta.AppendTo(nil)}, desc, kraft, prev, rules)
+}
+
 func (a *answers) read(t *testing.T) *Candidate {
 	t.Helper()
-	c, fault := Read(&a.meta, a.desc, true, nil, rules)
+	c, fault := a.readBy(new(Reader), true, nil)
 	if fault != nil {
 		t.Fatalf("a sound answer is refused: %v", fault)
 	}
@@ -105,7 +114,7 @@ func TestAnswersThatAreNeverTakenOver(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a := sound()
 			c.spoil(a)
-			_, fault := Read(&a.meta, a.desc, true, nil, rules)
+			_, fault := a.readBy(new(Reader), true, nil)
 			if fault == nil {
 				t.Fatalf("it is taken over, want %s", c.want)
 			}
@@ -216,7 +225,7 @@ func TestTheControllerIsAlwaysListed(t *testing.T) {
 			listed = append(listed, a.meta.Brokers[id])
 		}
 		a.meta.Brokers = listed
-		got, fault := Read(&a.meta, nil, false, prev, rules)
+		got, fault := a.readBy(new(Reader), false, prev)
 		if fault != nil {
 			t.Fatal(fault)
 		}
@@ -256,8 +265,8 @@ func TestSame(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			x, y := sound(), sound()
 			c.change(y)
-			a, _ := Read(&x.meta, x.desc, c.kraft, nil, rules)
-			b, fault := Read(&y.meta, y.desc, c.kraft, nil, rules)
+			a, _ := x.readBy(new(Reader), c.kraft, nil)
+			b, fault := y.readBy(new(Reader), c.kraft, nil)
 			if fault != nil {
 				t.Fatal(fault)
 			}

@@ -5,7 +5,6 @@ package snapshot
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -25,13 +24,53 @@ type Snapshot struct {
 	// Brokers are the live brokers that Metadata lists, ascending by node id, never empty.
 	Brokers []kmsg.MetadataResponseBroker
 	// Topics are all topics that Metadata lists, ascending by name, each without a topic-level error, with its
-	// partitions ascending by index and exactly as a broker answers Metadata at the highest version both know.
-	Topics []kmsg.MetadataResponseTopic
+	// partitions ascending by index and exactly as a broker answers Metadata at the highest version both know. Pages
+	// are their bytes, PageTopics of them each, and Partitions is the sum of theirs.
+	Topics     []Topic
+	Pages      []Page
+	Partitions int
 	// Described are the brokers of DescribeCluster, fenced ones included where the cluster tells them apart (v2),
 	// ascending by node id; nil when the cluster has no DescribeCluster (before Kafka 2.8).
 	Described []kmsg.DescribeClusterResponseBroker
 	// HasTopicIDs says that the cluster gives topic ids (Kafka 2.8 and later).
 	HasTopicIDs bool
+
+	index *index
+}
+
+// index finds topics. Views with the same topics, by name and id, in the same places share it.
+type index struct {
+	names map[string]int32
+	ids   map[[16]byte]int32
+}
+
+func newIndex(ts []Topic) *index {
+	ix := &index{names: make(map[string]int32, len(ts)), ids: make(map[[16]byte]int32, len(ts))}
+	for i := range ts {
+		ix.names[ts[i].Name] = int32(i)
+		if ts[i].hasID() {
+			ix.ids[ts[i].ID] = int32(i)
+		}
+	}
+	return ix
+}
+
+// Find returns the place in Topics of the topic of that name.
+func (s *Snapshot) Find(name []byte) (i int32, ok bool) {
+	if s == nil || s.index == nil {
+		return 0, false
+	}
+	i, ok = s.index.names[string(name)]
+	return i, ok
+}
+
+// FindID returns the place in Topics of the topic with that id.
+func (s *Snapshot) FindID(id [16]byte) (i int32, ok bool) {
+	if s.index == nil {
+		return 0, false
+	}
+	i, ok = s.index.ids[id]
+	return i, ok
 }
 
 // Broker returns the listed broker with that node id, or nil.
@@ -46,10 +85,8 @@ func (s *Snapshot) Broker(id int32) *kmsg.MetadataResponseBroker {
 }
 
 // Topic returns the topic of that name, or nil.
-func (s *Snapshot) Topic(name string) *kmsg.MetadataResponseTopic {
-	i, ok := slices.BinarySearchFunc(s.Topics, name, func(t kmsg.MetadataResponseTopic, name string) int {
-		return strings.Compare(*t.Topic, name)
-	})
+func (s *Snapshot) Topic(name string) *Topic {
+	i, ok := s.Find([]byte(name))
 	if !ok {
 		return nil
 	}

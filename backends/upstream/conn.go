@@ -42,7 +42,6 @@ type Conn struct {
 	limit int
 	id    int32
 	idle  time.Time // when it was last put back
-	last  int       // bytes of the last answer
 	head  [4 << 10]byte
 }
 
@@ -61,12 +60,13 @@ func (c *Conn) Close() { _ = c.nc.Close() }
 // answer with the frame's id restored. The frame is not changed. When ctx ends by its deadline RoundTrip fails with
 // ErrLate; when it is cancelled the answer is awaited for up to a second more. After an error the connection is closed.
 func (c *Conn) RoundTrip(ctx context.Context, frame []byte) (answer []byte, err error) {
-	answer, _, _, err = c.roundTrip(ctx, frame)
+	answer, _, _, err = c.roundTrip(ctx, frame, nil)
 	return answer, err
 }
 
-// roundTrip also says whether any byte of the request was handed to the network, and whether any byte came back.
-func (c *Conn) roundTrip(ctx context.Context, frame []byte) (answer []byte, wrote, got bool, err error) {
+// roundTrip reads into buf what fits. It also says whether any byte of the request was handed to the network, and whether
+// any byte came back.
+func (c *Conn) roundTrip(ctx context.Context, frame, buf []byte) (answer []byte, wrote, got bool, err error) {
 	deadline, _ := ctx.Deadline()
 	_ = c.nc.SetDeadline(deadline)
 	set := make(chan struct{})
@@ -93,7 +93,7 @@ func (c *Conn) roundTrip(ctx context.Context, frame []byte) (answer []byte, wrot
 	if wrote, err = c.write(frame); err != nil {
 		return nil, wrote, false, err
 	}
-	answer, got, err = c.read()
+	answer, got, err = c.read(buf)
 	if err == nil {
 		copy(answer[wire.ResponseCorrelationOffset:], frame[wire.CorrelationOffset:][:4])
 	}
@@ -109,8 +109,8 @@ func (c *Conn) write(frame []byte) (wrote bool, err error) {
 	return n > 0, err
 }
 
-// read returns the next frame, for which memory is taken only as its bytes arrive, if it has the id of the request.
-func (c *Conn) read() (frame []byte, got bool, err error) {
+// read returns the next frame, in buf if it fits, if it has the id of the request. Memory is taken only as bytes arrive.
+func (c *Conn) read(buf []byte) (frame []byte, got bool, err error) {
 	n, err := io.ReadAtLeast(c.nc, c.head[:], wire.SizeBytes)
 	if err != nil {
 		return nil, n > 0, err
@@ -123,8 +123,14 @@ func (c *Conn) read() (frame []byte, got bool, err error) {
 	if n > total {
 		return nil, true, fmt.Errorf("%w: bytes after its end", ErrAnswer)
 	}
-	// As much as this broker has sent before it may be believed to send again: refreshes come in megabytes.
-	frame = make([]byte, min(total, max(n, firstChunk, c.last)))
+	switch has := cap(buf); {
+	case has >= total:
+		frame = buf[:total]
+	case total <= 2*has: // an answer that has grown may be believed to, and will grow again
+		frame = make([]byte, total, min(total+total/8, c.limit+wire.SizeBytes))
+	default:
+		frame = make([]byte, min(total, max(n, firstChunk)))
+	}
 	copy(frame, c.head[:n])
 	for n < total {
 		if n == len(frame) {
@@ -141,7 +147,6 @@ func (c *Conn) read() (frame []byte, got bool, err error) {
 			return nil, true, err
 		}
 	}
-	c.last = total
 	if id := int32(binary.BigEndian.Uint32(frame[wire.ResponseCorrelationOffset:])); id != c.id {
 		return nil, true, fmt.Errorf("%w: correlation id %d instead of %d", ErrAnswer, id, c.id)
 	}

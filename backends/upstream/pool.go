@@ -173,6 +173,11 @@ func closeAll(conns []*Conn) {
 // the exchange together. resend allows a second sending, on a new connection to the same broker, when a kept connection
 // turns out dead before any byte of an answer came: for requests that change nothing.
 func (p *Pool) Do(ctx context.Context, addr string, frame []byte, resend bool) ([]byte, error) {
+	return p.DoInto(ctx, addr, frame, resend, nil)
+}
+
+// DoInto is Do for a caller that is done with the last answer: the answer is read into buf if buf has room for it.
+func (p *Pool) DoInto(ctx context.Context, addr string, frame []byte, resend bool, buf []byte) ([]byte, error) {
 	b := p.broker(addr)
 	if b == nil {
 		return nil, &NotSentError{fmt.Errorf("%s: %w", addr, ErrUnregistered)}
@@ -195,7 +200,7 @@ func (p *Pool) Do(ctx context.Context, addr string, frame []byte, resend bool) (
 				return nil, &NotSentError{fmt.Errorf("%s: %w", addr, late(ctx, err))}
 			}
 		}
-		answer, wrote, got, err := c.roundTrip(ctx, frame)
+		answer, wrote, got, err := c.roundTrip(ctx, frame, buf)
 		if err == nil {
 			p.put(b, c)
 			return answer, nil

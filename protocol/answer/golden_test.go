@@ -71,18 +71,19 @@ func (e exchange) decoded(t *testing.T) (kmsg.Request, kmsg.Response) {
 
 // setOf builds the answers from the newest versions among the exchanges, as a refresh does.
 func setOf(t *testing.T, es []exchange) *answer.Set {
-	snap, apis := &snapshot.Snapshot{Generation: 1, KRaft: true, HasTopicIDs: true}, &snapshot.APIs{}
+	var meta *kmsg.MetadataResponse
+	var desc *kmsg.DescribeClusterResponse
+	apis := &snapshot.APIs{}
 	for _, e := range es {
 		_, resp := e.decoded(t)
 		switch r := resp.(type) {
 		case *kmsg.MetadataResponse:
 			if e.name == "Metadata v13 all" {
-				snap.ClusterID, snap.ControllerID = *r.ClusterID, r.ControllerID
-				snap.Brokers, snap.Topics = r.Brokers, r.Topics
+				meta = r
 			}
 		case *kmsg.DescribeClusterResponse:
 			if e.name == "DescribeCluster v2 fenced" {
-				snap.Described = r.Brokers
+				desc = r
 			}
 		case *kmsg.ApiVersionsResponse:
 			if e.name == "ApiVersions v4 table" {
@@ -91,10 +92,14 @@ func setOf(t *testing.T, es []exchange) *answer.Set {
 			}
 		}
 	}
-	slices.SortFunc(snap.Brokers, func(a, b kmsg.MetadataResponseBroker) int { return int(a.NodeID - b.NodeID) })
-	slices.SortFunc(snap.Topics, func(a, b kmsg.MetadataResponseTopic) int { return strings.Compare(*a.Topic, *b.Topic) })
 	slices.SortFunc(apis.Keys, func(a, b kmsg.ApiVersionsResponseApiKey) int { return int(a.ApiKey - b.ApiKey) })
-	return answer.Build(answer.Input{Snapshot: snap, APIs: apis}, nil)
+	var reader snapshot.Reader
+	cand, fault := reader.Read(snapshot.Encoded{Version: meta.Version, Body: meta.AppendTo(nil)},
+		&snapshot.Encoded{Version: desc.Version, Body: desc.AppendTo(nil)}, true, nil, snapshot.Rules{ClusterID: *meta.ClusterID})
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	return answer.Build(answer.Input{Snapshot: cand.Snapshot, APIs: apis}, nil)
 }
 
 // forwarded says whether a case is a broker's to answer.

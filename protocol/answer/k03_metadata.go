@@ -2,11 +2,8 @@ package answer
 
 import (
 	"encoding/binary"
-	"slices"
 	"sync/atomic"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kvip/kvip/backends/snapshot"
 	"github.com/kvip/kvip/protocol/wire"
@@ -18,8 +15,6 @@ import (
 
 // metadata has what all versions share, and each version's view once somebody has asked for it.
 type metadata struct {
-	names map[string]int32
-	ids   map[[16]byte]int32
 	views [14]atomic.Pointer[view]
 	asked [14]atomic.Bool
 	// last is when a version was last known to be asked for, and families the topics as families of versions encode them
@@ -38,12 +33,7 @@ const askedFor = 15 * time.Minute
 const inlinePartitions = 5000
 
 func newMetadata(s *Set, prev *Set) *metadata {
-	m, snap := &metadata{}, s.in.Snapshot
-	if prev != nil && sameNames(snap, prev.in.Snapshot) {
-		m.names, m.ids = prev.metadata.names, prev.metadata.ids
-	} else {
-		m.index(snap)
-	}
+	m := &metadata{}
 	if prev == nil {
 		return m
 	}
@@ -58,24 +48,6 @@ func newMetadata(s *Set, prev *Set) *metadata {
 		}
 	}
 	return m
-}
-
-func (m *metadata) index(snap *snapshot.Snapshot) {
-	m.names = make(map[string]int32, len(snap.Topics))
-	m.ids = make(map[[16]byte]int32, len(snap.Topics))
-	for i := range snap.Topics {
-		m.names[*snap.Topics[i].Topic] = int32(i)
-		if snap.Topics[i].TopicID != ([16]byte{}) {
-			m.ids[snap.Topics[i].TopicID] = int32(i)
-		}
-	}
-}
-
-// sameNames says whether two snapshots have the same topics, names and ids, in the same places.
-func sameNames(a, b *snapshot.Snapshot) bool {
-	return slices.EqualFunc(a.Topics, b.Topics, func(x, y kmsg.MetadataResponseTopic) bool {
-		return x.TopicID == y.TopicID && (x.Topic == y.Topic || *x.Topic == *y.Topic)
-	})
 }
 
 // build encodes one version, with what prev, if any, has of it.
@@ -95,7 +67,15 @@ func (m *metadata) build(s *Set, version int16, prev *Set) *view {
 			ts = family.Load()
 		}
 	}
-	v := newView(s.in.Snapshot, version, ts)
+	var v *view
+	if prev != nil {
+		v = prev.metadata.views[version].Load()
+	}
+	if v != nil && sameHead(s.in.Snapshot, prev.in.Snapshot) {
+		v = v.with(ts)
+	} else {
+		v = newView(s.in.Snapshot, version, ts)
+	}
 	m.views[version].Store(v)
 	return v
 }
@@ -108,7 +88,8 @@ func (m *metadata) view(s *Set, version int16) *view {
 	if v := m.views[version].Load(); v != nil {
 		return v
 	}
-	if s.partitions <= inlinePartitions || m.families[topicsOf[version]].Load() != nil {
+	if s.in.Snapshot.Partitions <= inlinePartitions || m.families[topicsOf[version]].Load() != nil ||
+		topicsOf[version] == ownFamily {
 		return m.build(s, version, nil)
 	}
 	if m.building.CompareAndSwap(false, true) {
@@ -156,9 +137,9 @@ func answerMetadata(s *Set, out *Out, q *Request) (Verdict, wire.Fault) {
 // find collects the topics that req names, each once, and the size of their bytes; false when a broker has to be asked.
 // Ids are taken from v12 on: before, a broker refuses them.
 func (o *Out) find(s *Set, v *view, req *wire.MetadataRequest, idsTaken bool) (size int, ok bool) {
-	m := s.metadata
+	snap := s.in.Snapshot
 	o.topics = o.topics[:0]
-	if n := len(m.names); len(o.seen) < n {
+	if n := len(snap.Topics); len(o.seen) < n {
 		o.seen, o.stamp = make([]uint32, n+n/4), 0
 	}
 	if o.stamp++; o.stamp == 0 {
@@ -173,10 +154,10 @@ func (o *Out) find(s *Set, v *view, req *wire.MetadataRequest, idsTaken bool) (s
 		}
 		var i int32
 		if t.ID == ([16]byte{}) {
-			i, ok = m.names[string(t.Name)]
+			i, ok = snap.Find(t.Name)
 			named = true
 		} else {
-			i, ok = m.ids[t.ID]
+			i, ok = snap.FindID(t.ID)
 			byID = true
 			ok = ok && t.Name == nil && idsTaken
 		}

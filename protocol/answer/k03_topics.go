@@ -1,6 +1,9 @@
 package answer
 
 import (
+	"bytes"
+	"slices"
+
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -11,105 +14,94 @@ import (
 // differ in an error code only, v10 brought topic ids and v12 made names nullable, which none here is.
 var topicsOf = [14]int16{0, 1, 1, 1, 1, 5, 6, 7, 8, 9, 10, 10, 10, 10}
 
-// topics is every topic of a snapshot as one family of versions encodes it, in pages of whole topics. A snapshot in which
-// little has changed shares the pages of the one before it.
+// ownFamily is the family in which a snapshot keeps its topics: its pages are served as they are.
+const ownFamily = 10
+
+// topics is every topic of a snapshot as one family of versions encodes it.
 type topics struct {
-	pages []page
+	pages []snapshot.Page
 	size  int
 	// dead marks topics that v0 says differently: it filters replicas on dead brokers and reports error 9, so a broker is
 	// asked. It is nil in other versions and while no replica is missing.
 	dead map[int32]struct{}
 }
 
-type page struct {
-	bytes []byte
-	ends  []uint32 // where each of its topics ends
-}
-
-// pageTopics is how many topics a page holds: few enough that one changed topic makes little work, enough that an answer of
-// 10,000 topics is some hundreds of parts.
-const pageTopics = 32
-
 // topic returns the bytes of topic i.
 func (ts *topics) topic(i int32) []byte {
-	p := &ts.pages[i/pageTopics]
-	at := i % pageTopics
-	from := uint32(0)
-	if at > 0 {
-		from = p.ends[at-1]
-	}
-	return p.bytes[from:p.ends[at]]
+	return ts.pages[i/snapshot.PageTopics].Topic(int(i % snapshot.PageTopics))
 }
 
-// encodeTopics encodes the topics of snap. Pages whose topics are all as they were in prev, which is old's encoding, are
-// shared with it.
+// encodeTopics encodes the topics of snap. Of prev, which is old's encoding, it shares the pages that snap shares with old,
+// and copies the topics that are alike.
 func encodeTopics(snap *snapshot.Snapshot, family int16, old *snapshot.Snapshot, prev *topics) *topics {
-	ts := &topics{pages: make([]page, 0, (len(snap.Topics)+pageTopics-1)/pageTopics)}
-	e := newTopicEncoder(family)
-	brokers := family != 0 || old != nil && sameBrokers(snap, old) // v0 depends on which brokers live
-	for first := 0; first < len(snap.Topics); first += pageTopics {
-		last := min(first+pageTopics, len(snap.Topics))
-		var p page
-		switch {
-		case prev == nil || !brokers:
-			p = e.encode(snap.Topics[first:last], 0, nil)
-		case samePage(snap, old, first, last):
-			p = prev.pages[first/pageTopics]
-		default:
-			size := 0
-			if n := first / pageTopics; n < len(prev.pages) {
-				size = len(prev.pages[n].bytes)
+	ts := &topics{}
+	if family == ownFamily {
+		ts.pages = snap.Pages
+	} else {
+		ts.pages = make([]snapshot.Page, len(snap.Pages))
+		e := newTopicEncoder(family)
+		alike := had{old: old, prev: prev}
+		for n := range snap.Pages {
+			first := n * snapshot.PageTopics
+			last := min(first+snapshot.PageTopics, len(snap.Topics))
+			if prev != nil && n < len(old.Pages) && snap.Pages[n].Same(&old.Pages[n]) {
+				ts.pages[n] = prev.pages[n]
+			} else {
+				ts.pages[n] = e.encode(snap.Topics[first:last], &alike)
 			}
-			p = e.encode(snap.Topics[first:last], size, func(i int) []byte {
-				if i += first; i < len(old.Topics) && snapshot.SameTopic(&snap.Topics[i], &old.Topics[i]) {
-					return prev.topic(int32(i))
-				}
-				return nil
-			})
 		}
-		ts.pages = append(ts.pages, p)
-		ts.size += len(p.bytes)
-		if family == 0 {
-			ts.markDead(snap, first, last)
-		}
+	}
+	for n := range ts.pages {
+		ts.size += len(ts.pages[n].Bytes)
+	}
+	if family == 0 {
+		ts.markDead(snap, old, prev)
 	}
 	return ts
 }
 
-// samePage says whether the topics from first to last are the very ones of old: a refresh keeps what has not changed.
-func samePage(snap, old *snapshot.Snapshot, first, last int) bool {
-	if min(first+pageTopics, len(old.Topics)) != last {
-		return false
+// had looks topics up in an older encoding, in ascending order.
+type had struct {
+	old  *snapshot.Snapshot
+	prev *topics
+	at   int
+}
+
+// find returns the bytes of a topic that is in the older encoding as it is now, else nil.
+func (h *had) find(t *snapshot.Topic) []byte {
+	if h.prev == nil {
+		return nil
 	}
-	for i := first; i < last; i++ {
-		if !snapshot.SameTopic(&snap.Topics[i], &old.Topics[i]) {
-			return false
-		}
+	for h.at < len(h.old.Topics) && h.old.Topics[h.at].Name < t.Name {
+		h.at++
 	}
-	return true
+	if h.at == len(h.old.Topics) || !bytes.Equal(h.old.Topics[h.at].Raw(), t.Raw()) {
+		return nil
+	}
+	return h.prev.topic(int32(h.at))
 }
 
 func sameBrokers(a, b *snapshot.Snapshot) bool {
-	if len(a.Brokers) != len(b.Brokers) {
-		return false
-	}
-	for i := range a.Brokers {
-		if a.Brokers[i].NodeID != b.Brokers[i].NodeID {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(a.Brokers, b.Brokers, func(a, b kmsg.MetadataResponseBroker) bool { return a.NodeID == b.NodeID })
 }
 
-func (ts *topics) markDead(snap *snapshot.Snapshot, first, last int) {
-	for i := first; i < last; i++ {
-		if !hasDeadReplica(snap, snap.Topics[i].Partitions) {
-			continue
+// markDead finds the topics with a replica on a broker that is not listed.
+func (ts *topics) markDead(snap, old *snapshot.Snapshot, prev *topics) {
+	known := prev != nil && sameBrokers(snap, old)
+	for i := range snap.Topics {
+		n := i / snapshot.PageTopics
+		var dead bool
+		if known && n < len(old.Pages) && snap.Pages[n].Same(&old.Pages[n]) {
+			_, dead = prev.dead[int32(i)]
+		} else {
+			dead = hasDeadReplica(snap, &snap.Topics[i])
 		}
-		if ts.dead == nil {
-			ts.dead = map[int32]struct{}{}
+		if dead {
+			if ts.dead == nil {
+				ts.dead = map[int32]struct{}{}
+			}
+			ts.dead[int32(i)] = struct{}{}
 		}
-		ts.dead[int32(i)] = struct{}{}
 	}
 }
 
@@ -131,59 +123,40 @@ func newTopicEncoder(version int16) *topicEncoder {
 	return e
 }
 
-// encode encodes topics one after the other. had, if any, returns the bytes of those that are encoded already; all together
-// they will probably be of that size.
-func (e *topicEncoder) encode(ts []kmsg.MetadataResponseTopic, size int, had func(i int) []byte) page {
+// encode encodes topics one after the other; what was encoded before is copied.
+func (e *topicEncoder) encode(ts []snapshot.Topic, alike *had) snapshot.Page {
 	ends := make([]uint32, 0, len(ts))
-	all := e.page[:0]
-	if size > 0 {
-		all = make([]byte, 0, size)
-	}
+	e.page = e.page[:0]
 	for i := range ts {
-		if had != nil {
-			if b := had(i); b != nil {
-				all = append(all, b...)
-				ends = append(ends, uint32(len(all)))
-				continue
+		if b := alike.find(&ts[i]); b != nil {
+			e.page = append(e.page, b...)
+		} else {
+			ts[i].Decode(&e.one[0])
+			if e.resp.Version < 6 {
+				withoutListenerError(e.one[0].Partitions)
 			}
+			e.buf = e.resp.AppendTo(e.buf[:0])
+			e.page = append(e.page, e.buf[e.before:len(e.buf)-e.after]...)
 		}
-		e.one[0] = ts[i]
-		if e.resp.Version < 6 {
-			e.one[0].Partitions = withoutListenerError(e.one[0].Partitions)
-		}
-		e.buf = e.resp.AppendTo(e.buf[:0])
-		all = append(all, e.buf[e.before:len(e.buf)-e.after]...)
-		ends = append(ends, uint32(len(all)))
+		ends = append(ends, uint32(len(e.page)))
 	}
-	if size > 0 && len(all) == size {
-		return page{all, ends}
-	}
-	e.page = all
-	return page{append(make([]byte, 0, len(all)), all...), ends} // exact: it stays for long
+	return snapshot.Page{Bytes: append(make([]byte, 0, len(e.page)), e.page...), Ends: ends} // exact: it stays for long
 }
 
 // withoutListenerError says LEADER_NOT_AVAILABLE where newer versions say LISTENER_NOT_FOUND (KafkaApis: v6 brought it).
-func withoutListenerError(ps []kmsg.MetadataResponseTopicPartition) []kmsg.MetadataResponseTopicPartition {
+func withoutListenerError(ps []kmsg.MetadataResponseTopicPartition) {
 	for i := range ps {
-		if ps[i].ErrorCode != kerr.ListenerNotFound.Code {
-			continue
+		if ps[i].ErrorCode == kerr.ListenerNotFound.Code {
+			ps[i].ErrorCode = kerr.LeaderNotAvailable.Code
 		}
-		ps = append([]kmsg.MetadataResponseTopicPartition(nil), ps...)
-		for j := range ps {
-			if ps[j].ErrorCode == kerr.ListenerNotFound.Code {
-				ps[j].ErrorCode = kerr.LeaderNotAvailable.Code
-			}
-		}
-		break
 	}
-	return ps
 }
 
-func hasDeadReplica(snap *snapshot.Snapshot, ps []kmsg.MetadataResponseTopicPartition) bool {
-	for i := range ps {
-		for _, ids := range [][]int32{ps[i].Replicas, ps[i].ISR} {
-			for _, id := range ids {
-				if snap.Broker(id) == nil {
+func hasDeadReplica(snap *snapshot.Snapshot, t *snapshot.Topic) bool {
+	for p := range t.All {
+		for _, ids := range [...]snapshot.NodeIDs{p.Replicas, p.ISR} {
+			for i := range ids.Len() {
+				if snap.Broker(ids.At(i)) == nil {
 					return true
 				}
 			}

@@ -72,6 +72,18 @@ func newView(snap *snapshot.Snapshot, version int16, ts *topics) *view {
 	return v
 }
 
+// sameHead says whether the views of two snapshots differ in topics only.
+func sameHead(a, b *snapshot.Snapshot) bool {
+	return a.ClusterID == b.ClusterID && len(a.Brokers) == len(b.Brokers) && &a.Brokers[0] == &b.Brokers[0]
+}
+
+// with is v with other topics.
+func (v *view) with(ts *topics) *view {
+	w := *v
+	w.topics = ts
+	return &w
+}
+
 // appendCount appends the length of an array.
 func appendCount(dst []byte, n int, compact bool) []byte {
 	if compact {

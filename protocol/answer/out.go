@@ -1,6 +1,10 @@
 package answer
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/kvip/kvip/backends/snapshot"
+)
 
 // refFrom is the length from which immutable bytes are referred to instead of copied: below it a copy is cheaper than one
 // more part of a vectored write.
@@ -23,7 +27,7 @@ type Out struct {
 // seg is a part of the output: ref when not nil, else pages when there are any, else buf[from:to].
 type seg struct {
 	ref      []byte
-	pages    []page
+	pages    []snapshot.Page
 	from, to int
 }
 
@@ -62,10 +66,10 @@ func (o *Out) Refer(b []byte) {
 }
 
 // referPages appends the bytes of all pages, which are size bytes.
-func (o *Out) referPages(ps []page, size int) {
+func (o *Out) referPages(ps []snapshot.Page, size int) {
 	if size < refFrom {
 		for i := range ps {
-			o.Copy(ps[i].bytes)
+			o.Copy(ps[i].Bytes)
 		}
 		return
 	}
@@ -97,7 +101,7 @@ func (o *Out) Parts(dst [][]byte) [][]byte {
 			dst = append(dst, s.ref)
 		case s.pages != nil:
 			for j := range s.pages {
-				dst = append(dst, s.pages[j].bytes)
+				dst = append(dst, s.pages[j].Bytes)
 			}
 		default:
 			dst = append(dst, o.buf[s.from:s.to])
@@ -146,7 +150,7 @@ func (r *Rest) Parts(dst [][]byte, most int) [][]byte {
 			if most--; most < 0 {
 				return dst
 			}
-			dst, skip = append(dst, s.pages[j].bytes[skip:]), 0
+			dst, skip = append(dst, s.pages[j].Bytes[skip:]), 0
 		}
 	}
 	return dst
@@ -159,7 +163,7 @@ func (r *Rest) Advance(n int) {
 		s := &r.segs[0]
 		first := s.ref
 		if first == nil {
-			first = s.pages[0].bytes
+			first = s.pages[0].Bytes
 		}
 		if n < len(first) {
 			break

@@ -32,8 +32,6 @@ type Set struct {
 	in    Input
 	heads []int32 // rotations: indices into Snapshot.Brokers
 	turn  atomic.Uint32
-	// partitions is their number in the snapshot.
-	partitions int
 
 	versions versions
 	api      apiVersions
@@ -70,14 +68,18 @@ type Request struct {
 func Build(in Input, prev *Set) *Set {
 	s := &Set{in: in}
 	s.heads = rotations(in)
-	for i := range in.Snapshot.Topics {
-		s.partitions += len(in.Snapshot.Topics[i].Partitions)
-	}
-	s.versions = newVersions(in.APIs)
-	s.api = newApiVersions(in.APIs)
-	s.describe = newDescribeCluster(in.Snapshot)
 	if prev != nil {
 		s.turn.Store(prev.turn.Load())
+	}
+	if prev != nil && prev.in.APIs == in.APIs {
+		s.versions, s.api = prev.versions, prev.api
+	} else {
+		s.versions, s.api = newVersions(in.APIs), newApiVersions(in.APIs)
+	}
+	if prev != nil && sameDescribed(in.Snapshot, prev.in.Snapshot) {
+		s.describe = prev.describe
+	} else {
+		s.describe = newDescribeCluster(in.Snapshot)
 	}
 	if prev != nil && prev.in.Snapshot == in.Snapshot {
 		s.metadata = prev.metadata // only versions or heads have changed

@@ -49,20 +49,28 @@ func (p *pool) Forward(r *forward.Request) {
 }
 
 func newPool(topics int) *pool {
-	b := kmsg.NewMetadataResponseBroker()
-	b.NodeID, b.Host, b.Port = 1, "b1", 9092
-	snap := &snapshot.Snapshot{ClusterID: "A", KRaft: true, ControllerID: 1, Brokers: []kmsg.MetadataResponseBroker{b}}
+	meta := kmsg.NewMetadataResponse()
+	meta.Version, meta.ClusterID, meta.ControllerID = 12, kmsg.StringPtr("A"), 1
+	meta.Brokers = []kmsg.MetadataResponseBroker{{NodeID: 1, Host: "b1", Port: 9092}}
 	for i := range topics {
 		t := kmsg.NewMetadataResponseTopic()
 		t.Topic = kmsg.StringPtr(fmt.Sprintf("topic-%06d", i))
 		t.Partitions = make([]kmsg.MetadataResponseTopicPartition, 10)
-		snap.Topics = append(snap.Topics, t)
+		for i := range t.Partitions {
+			t.Partitions[i].Partition = int32(i)
+		}
+		meta.Topics = append(meta.Topics, t)
+	}
+	var reader snapshot.Reader
+	cand, fault := reader.Read(snapshot.Encoded{Version: meta.Version, Body: meta.AppendTo(nil)}, nil, true, nil, snapshot.Rules{ClusterID: "A"})
+	if fault != nil {
+		panic(fault)
 	}
 	apis := &snapshot.APIs{FinalizedFeaturesEpoch: -1, Keys: []kmsg.ApiVersionsResponseApiKey{
 		{ApiKey: 3, MaxVersion: 13}, {ApiKey: 10, MaxVersion: 6}, {ApiKey: 18, MaxVersion: 4},
 	}}
 	p := &pool{}
-	p.set.Store(answer.Build(answer.Input{Snapshot: snap, APIs: apis}, nil))
+	p.set.Store(answer.Build(answer.Input{Snapshot: cand.Snapshot, APIs: apis}, nil))
 	return p
 }
 

@@ -42,12 +42,14 @@ func reply(r *forward.Request) forward.Result {
 }
 
 func newPool() *pool {
-	b := kmsg.NewMetadataResponseBroker()
-	b.NodeID, b.Host, b.Port = 1, "b1", 9092
-	t := kmsg.NewMetadataResponseTopic()
-	t.Topic = kmsg.StringPtr("orders")
-	snap := &snapshot.Snapshot{
-		ClusterID: "A", KRaft: true, ControllerID: 1, Brokers: []kmsg.MetadataResponseBroker{b}, Topics: []kmsg.MetadataResponseTopic{t},
+	meta := kmsg.NewMetadataResponse()
+	meta.Version, meta.ClusterID, meta.ControllerID = 12, kmsg.StringPtr("A"), 1
+	meta.Brokers = []kmsg.MetadataResponseBroker{{NodeID: 1, Host: "b1", Port: 9092}}
+	meta.Topics = []kmsg.MetadataResponseTopic{{Topic: kmsg.StringPtr("orders"), Partitions: []kmsg.MetadataResponseTopicPartition{{Leader: 1}}}}
+	var reader snapshot.Reader
+	cand, fault := reader.Read(snapshot.Encoded{Version: meta.Version, Body: meta.AppendTo(nil)}, nil, true, nil, snapshot.Rules{ClusterID: "A"})
+	if fault != nil {
+		panic(fault)
 	}
 	var apis snapshot.APIs
 	apis.FinalizedFeaturesEpoch = -1
@@ -56,7 +58,7 @@ func newPool() *pool {
 			apis.Keys = append(apis.Keys, kmsg.ApiVersionsResponseApiKey{ApiKey: key, MaxVersion: req.MaxVersion()})
 		}
 	}
-	return &pool{set: answer.Build(answer.Input{Snapshot: snap, APIs: &apis}, nil)}
+	return &pool{set: answer.Build(answer.Input{Snapshot: cand.Snapshot, APIs: &apis}, nil)}
 }
 
 // driver drives one session as a front does, with an input buffer of its own.
