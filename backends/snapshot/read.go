@@ -68,6 +68,7 @@ const keptScratch = 256 << 10
 // where the broker knows none, and whatever has not changed: a candidate that is prev in everything has prev for its
 // snapshot. Nothing of the bodies is kept. The rules have to be the same each time.
 func (r *Reader) Read(meta Encoded, desc *Encoded, kraft bool, prev *Snapshot, rules Rules) (*Candidate, *Fault) {
+	defer r.release()
 	m, fault := r.metadata(meta, prev)
 	if fault != nil {
 		return nil, fault
@@ -101,10 +102,14 @@ func (r *Reader) Read(meta Encoded, desc *Encoded, kraft bool, prev *Snapshot, r
 	} else {
 		r.build(s, prev)
 	}
-	if cap(r.canon) > keptScratch {
-		r.canon, r.changed, r.sortable = nil, nil, nil
-	}
 	return c, nil
+}
+
+// release gives large scratch back.
+func (r *Reader) release() {
+	if cap(r.canon) > keptScratch {
+		r.canon, r.changed, r.fresh, r.sortable, r.parts = nil, nil, nil, nil, nil
+	}
 }
 
 func twice(name string) *Fault {
