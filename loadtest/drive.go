@@ -71,8 +71,12 @@ func (p *plan) drive(ctx context.Context, pass gate, begun func(time.Time)) (run
 		}
 		return time.Since(run.Start).Seconds()
 	})
-	if err != nil {
+	stands = slices.DeleteFunc(stands, func(st *stand) bool { return len(st.found.Rounds) == 0 })
+	if err != nil && (ctx.Err() == nil || len(stands) == 0) {
 		return nil, err
+	}
+	if err != nil {
+		run.Cut = err.Error()
 	}
 	for _, st := range stands {
 		s := st.result(p.Vs != "")

@@ -28,7 +28,7 @@ type Drive struct {
 	Arrival   string        `help:"How operations are spread around the rate: poisson or regular." default:"poisson" enum:"poisson,regular" group:"Load"`
 	Closed    bool          `help:"Closed loop instead of a rate: each client asks again once it is answered. Finds a ceiling; its latencies flatter." group:"Load"`
 	Clients   int           `help:"Virtual clients, over all processes; 0: as many as the rate needs." default:"0" group:"Load"`
-	Loops     int           `help:"Threads that generate load, in each process." default:"1" group:"Load"`
+	Loops     int           `help:"Threads that generate load, in each process. Where it is permitted (CAP_SYS_NICE) they run at nice -20, unless they were started with another." default:"1" group:"Load"`
 	Processes int           `help:"Processes that generate load together: each may have as many connections as 'ulimit -n' says." default:"1" group:"Load"`
 	Warmup    time.Duration `help:"Load before the measurement begins." default:"1s" group:"Load"`
 	Duration  time.Duration `help:"Length of the measurement; with --vs of each turn. Steps and traces have their own." default:"10s" group:"Load"`
@@ -81,13 +81,35 @@ type Drive struct {
 	Version string `kong:"-"`
 }
 
-// Help is what `kvip loadtest --help` says above the flags.
-func (d *Drive) Help() string {
+// Overview is what `kvip loadtest --help` says: what is needed most.
+const Overview = `kvip loadtest --target HOST:PORT drives load. What is needed most, of all that kvip loadtest drive --help lists:
+
+    --scenario kept           what clients do, see below
+    --rate 1000               operations per second, or steps: 100@10s,100-5000@30s
+    --duration 10s            length of the measurement
+    --closed --clients 64     find the ceiling instead
+    --vs HOST:PORT            load two targets in turns, and compare
+    --pid PID                 the target's processor time per operation
+    --calibrate               what generator and machine add
+    --assert CONDITIONS       exit code: 'p99<5ms,failed=0'
+    --events FILE             what to do to the target meanwhile
+    --html FILE, --json FILE  the result as a page, as data
+    --processes 7             more than one process's connections
+
+`
+
+// Scenarios lists the scenarios.
+func Scenarios() string {
 	text := "Scenarios:\n"
 	for _, name := range scenario.Names() {
 		text += fmt.Sprintf("\n    %-12s %s", name, scenario.Scenarios[name].About)
 	}
-	return text + "\n\nLibraries: " + strings.Join(scenario.LibraryNames(), ", ") + "."
+	return text
+}
+
+// Help is what `kvip loadtest drive --help` says above the flags.
+func (d *Drive) Help() string {
+	return Scenarios() + "\n\nLibraries: " + strings.Join(scenario.LibraryNames(), ", ") + "."
 }
 
 // Run drives the load and prints what came of it. Its error says what was wrong with the settings, that the figures mean
@@ -107,6 +129,7 @@ func (d *Drive) Run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	defer spareProcessor(d.Loops)()
 	if d.Part >= 0 {
 		return p.part(ctx, os.Stdin, stdout)
 	}
@@ -125,6 +148,9 @@ func (d *Drive) Run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	run, err := drive(ctx, todo)
 	line.clear()
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("interrupted before the measurement: %w", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -152,6 +178,9 @@ func (d *Drive) write(run *report.Run) error {
 // judge turns the verdict into the command's error.
 func judge(run *report.Run, asserted bool) error {
 	var faults []error
+	if run.Cut != "" {
+		faults = append(faults, fmt.Errorf("the run was cut short: %s", run.Cut))
+	}
 	if n := len(run.Verdict.Void); n > 0 {
 		faults = append(faults, fmt.Errorf("the run is VOID: its figures say nothing about the target: %s", run.Verdict.Void[0]))
 	}

@@ -4,18 +4,22 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/alecthomas/kong"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
@@ -27,7 +31,9 @@ import (
 // TestMain is also the program that the tests start again for further processes and for the floor.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "loadtest" {
-		if err := loadtest(context.Background(), os.Args[2:], os.Stdout); err != nil {
+		ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer cancel()
+		if err := loadtest(ctx, os.Args[2:], os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -222,6 +228,28 @@ func TestAStallShowsInAnOpenLoopAndHidesInAClosedOne(t *testing.T) {
 	})
 }
 
+// TestLagVoidsARunOnceEnoughOperationsAreLate: two late ones of a hundred may be the machine's hiccup.
+func TestLagVoidsARunOnceEnoughOperationsAreLate(t *testing.T) {
+	for _, c := range []struct {
+		operations, late int
+		void             bool
+	}{{100, 2, false}, {100, 9, false}, {100, 12, true}, {5, 5, true}, {10_000, 90, false}, {10_000, 110, true}} {
+		took, lag := hdrhistogram.New(1, int64(time.Hour), 3), hdrhistogram.New(1, int64(time.Hour), 3)
+		for i := range c.operations {
+			_ = took.RecordValue(int64(time.Millisecond))
+			late := 10 * time.Microsecond
+			if i < c.late {
+				late = 2 * time.Millisecond
+			}
+			_ = lag.RecordValue(int64(late))
+		}
+		s := report.Side{Stages: map[string]report.Histogram{report.StageOperation: {Histogram: took}, report.StageLag: {Histogram: lag}}}
+		if why := void(&s, report.LoopOpen, 0); (len(why) > 0) != c.void {
+			t.Errorf("%d of %d late: %v", c.late, c.operations, why)
+		}
+	}
+}
+
 // TestTooFewClientsVoidTheRun: what finds no free client is counted against this machine, and the run says so.
 func TestTooFewClientsVoidTheRun(t *testing.T) {
 	target := stalling{period: 600 * time.Millisecond, stall: 580 * time.Millisecond}.listen(t)
@@ -304,6 +332,33 @@ func TestATargetWithOlderVersionsIsLoadedAndCalibratedAlike(t *testing.T) {
 		}
 		if name == "storm" && !strings.Contains(out, "asked once more") {
 			t.Errorf("the refusal is not told of:\n%s", out)
+		}
+	}
+}
+
+// TestAnInterruptedRunReportsWhatItFoundSoFar: in one process and in several, in the table, the data and the page.
+func TestAnInterruptedRunReportsWhatItFoundSoFar(t *testing.T) {
+	target := stalling{}.listen(t)
+	for _, processes := range []string{"1", "2"} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		dir := t.TempDir()
+		data, page := filepath.Join(dir, "result.json"), filepath.Join(dir, "report.html")
+		time.AfterFunc(2500*time.Millisecond, func() { cancel(errors.New("enough")) })
+		var out bytes.Buffer
+		err := loadtest(ctx, []string{"--target", target, "--rate", "100", "--warmup", "0s", "--duration", "1m", "--processes", processes, "--json", data, "--html", page}, &out)
+		if err == nil || !strings.Contains(err.Error(), "cut short") || !strings.Contains(out.String(), "CUT SHORT") {
+			t.Errorf("%s processes: %v\n%s", processes, err, &out)
+		}
+		r, err := report.ReadFile(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := r.Sides[0]
+		if r.Cut == "" || r.Duration < 1 || r.Duration > 30 || s.Done < 50 || s.Done+s.Failed+s.Local+5 < s.Intended || len(s.Windows) > 30 {
+			t.Errorf("%s processes: cut %q after %g s, %+v in %d windows", processes, r.Cut, r.Duration, s.Counts, len(s.Windows))
+		}
+		if raw, err := os.ReadFile(page); err != nil || !bytes.Contains(raw, []byte("CUT SHORT")) {
+			t.Errorf("page of %d bytes, %v", len(raw), err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -70,6 +71,9 @@ type news struct {
 // ahead is how far in the future a turn's begin is announced, so that every process knows it in time.
 const ahead = 200 * time.Millisecond
 
+// patienceCut is how long interrupted processes may take to say what they have found.
+const patienceCut = 5 * time.Second
+
 // together drives the load from several processes and merges what they found.
 func (p *plan) together(ctx context.Context, todo *events.File) (_ *report.Run, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -99,11 +103,18 @@ func (p *plan) together(ctx context.Context, todo *events.File) (_ *report.Run, 
 	calibrating := p.Floor != ""
 	var happened chan []events.Done
 	ready, finished := 0, 0
+	interrupted, overdue := ctx.Done(), (<-chan time.Time)(nil)
 	for finished < len(children) {
 		var n news
 		select {
 		case n = <-said:
-		case <-ctx.Done():
+		case <-interrupted: // everybody says what was found until now
+			interrupted, overdue = nil, time.After(patienceCut)
+			for _, c := range children {
+				_ = c.cmd.Process.Signal(os.Interrupt) // one that has ended has said what it found
+			}
+			continue
+		case <-overdue:
 			return nil, context.Cause(ctx)
 		}
 		switch {

@@ -40,13 +40,14 @@ func (p *plan) open(ctx context.Context, s side) (*stand, error) {
 	return st, err
 }
 
-// turn measures once, from a moment on. at is the measurement's begin on the run's clock.
+// turn measures once, from a moment on. at is the measurement's begin on the run's clock. A measurement that ctx has cut
+// short counts, too; its error is ctx's cause.
 func (st *stand) turn(ctx context.Context, start time.Time, begin func() float64) error {
 	var at float64
 	st.sampler.begun = func() { at = begin() }
 	result, err := st.session.Measure(ctx, start)
-	if err := errors.Join(err, st.sampler.fault); err != nil {
-		return err
+	if result == nil || st.sampler.fault != nil {
+		return errors.Join(err, st.sampler.fault)
 	}
 	samples := st.sampler.samples
 	round := report.Round{
@@ -70,7 +71,7 @@ func (st *stand) turn(ctx context.Context, start time.Time, begin func() float64
 	}
 	st.found.Rounds = append(st.found.Rounds, round)
 	st.total.Append(result)
-	return nil
+	return err
 }
 
 // result is what all turns found.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -313,4 +314,34 @@ func TestTimersFireAsAListWould(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestALoopsThreadIsGivenBackAsItWas: the runtime runs other goroutines on it afterwards.
+func TestALoopsThreadIsGivenBackAsItWas(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	attr := func() unix.SchedAttr {
+		a, err := unix.SchedGetAttr(0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return *a
+	}
+	before := attr()
+	l, err := NewLoop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var during unix.SchedAttr
+	l.Do(func() { during = attr(); cancel() })
+	if err := l.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if after := attr(); after != before {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	if before.Policy == unix.SCHED_NORMAL && before.Nice == 0 && during == before {
+		t.Errorf("in the loop as outside: %+v", during)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,7 @@ type Loop struct {
 	timers     heap
 	buf        []byte
 	events     [batch]unix.EpollEvent
+	early      Time // by how much waking is late
 
 	// PollDelay, when set, is told for each event how long it waited in this process between the kernel's report and
 	// its handling: lag that a latency contains and the target is not to blame for.
@@ -81,8 +83,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer l.Close()
-	// The kernel may else wake this thread 50 us late, to save power. An error leaves it at that.
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+	defer hurry()()
 	stop := context.AfterFunc(ctx, func() { l.Do(func() {}) })
 	defer stop()
 	for ctx.Err() == nil {
@@ -125,24 +126,39 @@ func (l *Loop) fireTimers() {
 	}
 }
 
-// wait blocks until an event or the next timer.
+// mostEarly bounds how long before a timer is due the thread stops sleeping and polls.
+const mostEarly = Time(100 * time.Microsecond)
+
+// wait blocks until an event or the next timer. It stops sleeping as much earlier as this machine wakes threads late.
 func (l *Loop) wait() (int, error) {
-	var timeout unix.Timespec
-	limit := &timeout
-	if next := l.timers.next(); next == Never {
-		limit = nil
-	} else if d := next - Now(); d > 0 {
-		timeout = unix.NsecToTimespec(int64(d))
+	for {
+		var timeout unix.Timespec
+		limit := &timeout
+		next, now := l.timers.next(), Now()
+		sleep := next - l.early - now
+		switch {
+		case next == Never:
+			limit = nil
+		case sleep > 0:
+			timeout = unix.NsecToTimespec(int64(sleep))
+		}
+		n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events[0])), batch,
+			uintptr(unsafe.Pointer(limit)), 0, 0)
+		switch errno {
+		case 0:
+		case unix.EINTR:
+			return 0, nil
+		default:
+			return 0, errno
+		}
+		woke := Now()
+		if n == 0 && sleep > 0 {
+			l.early += (min(woke-now-sleep, mostEarly) - l.early) / 8
+		}
+		if n > 0 || next <= woke {
+			return int(n), nil
+		}
 	}
-	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events[0])), batch,
-		uintptr(unsafe.Pointer(limit)), 0, 0)
-	switch errno {
-	case 0:
-		return int(n), nil
-	case unix.EINTR:
-		return 0, nil
-	}
-	return 0, errno
 }
 
 func (l *Loop) runTasks() {

@@ -113,6 +113,15 @@ func (r *Recorder) Plan(length, window time.Duration) {
 	r.last = len(r.Windows) - 1
 }
 
+// Cut shortens the measurement to what was until now, a time since its begin.
+func (r *Recorder) Cut(at time.Duration) {
+	if at < r.Elapsed {
+		r.Elapsed = at
+		r.Windows = r.Windows[:max(1, min(len(r.Windows), int((at+r.length-1)/r.length)))]
+		r.last = len(r.Windows) - 1
+	}
+}
+
 // Begin starts to count what belongs to no operation.
 func (r *Recorder) Begin() { r.active = true }
 

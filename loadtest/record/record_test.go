@@ -106,3 +106,17 @@ func TestDetailsStayFew(t *testing.T) {
 		t.Errorf("%d target failures, want 200", got)
 	}
 }
+
+func TestACutMeasurementEndsWithItsLastWindow(t *testing.T) {
+	r := NewRecorder()
+	r.Plan(10*time.Second, time.Second)
+	r.Intend(2500 * time.Millisecond)
+	r.Cut(2600 * time.Millisecond)
+	r.Answer(2700*time.Millisecond, Operation, time.Millisecond) // asked before, answered after
+	if r.Elapsed != 2600*time.Millisecond || len(r.Windows) != 3 || r.Windows[2].Intended != 1 || r.Windows[2].Answered != 1 {
+		t.Errorf("%s in %d windows", r.Elapsed, len(r.Windows))
+	}
+	if r.Cut(time.Hour); r.Elapsed != 2600*time.Millisecond {
+		t.Errorf("cut later than its end: %s", r.Elapsed)
+	}
+}

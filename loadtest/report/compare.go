@@ -99,6 +99,9 @@ func Compare(a, b *Run) (*Comparison, error) {
 	c.Differences = differences(a, b)
 	c.Warnings = append(c.Warnings, "the two runs were not interleaved: processor time per operation compares, rates and latencies only on a machine with nothing else to do (--vs interleaves)")
 	for _, r := range []*Run{a, b} {
+		if r.Cut != "" {
+			c.Warnings = append(c.Warnings, fmt.Sprintf("the run of %s was cut short: %s", r.Sides[0].Label(), r.Cut))
+		}
 		if len(r.Verdict.Void) > 0 {
 			c.Warnings = append(c.Warnings, fmt.Sprintf("the run of %s is void: %s", r.Sides[0].Label(), r.Verdict.Void[0]))
 		}

@@ -35,6 +35,7 @@ func Merge(runs []*Run) (*Run, error) {
 		}
 	}
 	for _, r := range runs {
+		sum.Cut = cmp.Or(sum.Cut, r.Cut)
 		sum.Clients += r.Clients
 		sum.Generators += max(1, r.Generators)
 		sum.Duration = max(sum.Duration, r.offset(sum.Start)+r.Duration)

@@ -22,9 +22,10 @@ type Run struct {
 	Loop        string      `json:"loop"`    // LoopOpen or LoopClosed
 	Arrival     string      `json:"arrival"` // schedule of an open loop, as it was given: "poisson:1000/s"
 	Seed        uint64      `json:"seed"`
-	Start       time.Time   `json:"start"`    // of the measurement, after any warm-up
-	Duration    float64     `json:"duration"` // of the measurement in seconds, as it was
-	Clients     int         `json:"clients"`  // virtual clients
+	Start       time.Time   `json:"start"`         // of the measurement, after any warm-up
+	Duration    float64     `json:"duration"`      // of the measurement in seconds, as it was
+	Cut         string      `json:"cut,omitempty"` // why it ended before its time: "interrupted"; empty: it did not
+	Clients     int         `json:"clients"`       // virtual clients
 	Generators  int         `json:"generators"`
 	Settings    []Setting   `json:"settings"` // every setting in force, in the order to list them
 	Environment Environment `json:"environment"`
@@ -91,14 +92,15 @@ type Side struct {
 	Kernel map[string]uint64 `json:"kernel,omitempty"`
 }
 
-// Counts are operations by what became of them. In a whole run, Started is Done plus Failed plus those still open at its
-// end; Intended minus Started are those that the generator could not begin.
+// Counts are operations by what became of them. In a whole run Intended minus Started are those that the generator did not
+// begin: for want of a free client (which Local counts as no_client), or because it was cut short. Started are Done, Failed,
+// those of Local that were begun, and, when it was cut short, those still open then.
 type Counts struct {
-	Intended uint64 `json:"intended"` // that the schedule held; closed loop: Started
-	Started  uint64 `json:"started"`
+	Intended uint64 `json:"intended"`     // that the schedule held; closed loop: Started
+	Started  uint64 `json:"started"`      // begun, on time or late
 	Done     uint64 `json:"done"`         // every answer came and was right
 	Failed   uint64 `json:"failed"`       // by the target
-	Local    uint64 `json:"failed_local"` // by this machine: ports, descriptors, memory
+	Local    uint64 `json:"failed_local"` // by this machine: ports, descriptors, memory, no client free in time
 }
 
 // Failure is one class of failures, named as package failure does.
@@ -111,8 +113,8 @@ type Failure struct {
 	Examples []string `json:"examples,omitempty"` // what was seen, a few of them
 }
 
-// Window is a slice of time, a second by habit. Intended operations are counted in the window in which they should have begun,
-// started ones in that in which they did, the others and their latency in that in which they ended.
+// Window is a slice of time, a second by habit. Intended and started operations are counted in the window in which they
+// should have begun, the others and their latency in that in which they ended.
 type Window struct {
 	At      float64 `json:"t"` // its begin
 	Seconds float64 `json:"s"` // its length

@@ -175,7 +175,7 @@ func (r *Run) subheading() string {
 	if r.Generators > 1 {
 		parts = append(parts, fmt.Sprintf("%d generators", r.Generators))
 	}
-	parts = append(parts, formatSeconds(r.Duration))
+	parts = append(parts, formatSeconds(r.Duration)+prefixed(", CUT SHORT: ", r.Cut))
 	if !r.Start.IsZero() {
 		parts = append(parts, r.Start.UTC().Format(timeForm))
 	}

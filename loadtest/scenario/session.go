@@ -100,6 +100,7 @@ const lead = 5 * time.Millisecond
 
 // Measure drives the load once: warm-up, then the measurement, from a moment on that several processes may share; one that
 // is past means now. It returns once every operation that began within the measurement has ended, or has run out of time.
+// When ctx ends during the measurement, the result is of what was until then, and comes with ctx's cause.
 func (s *Session) Measure(ctx context.Context, start time.Time) (*record.Result, error) {
 	cfg := &s.cfg
 	begin := engine.Now().Add(max(time.Until(start), lead))
@@ -117,25 +118,34 @@ func (s *Session) Measure(ctx context.Context, start time.Time) (*record.Result,
 	if err := s.each(ctx, func(sh *shard) { sh.rec.Begin() }); err != nil {
 		return nil, err
 	}
-	for at := from; at < until; {
+	var cut error
+	patience := 2*cfg.Timeout + time.Second // an operation may wait for a client, and then have its time
+	for at := from; at < until && cut == nil; {
 		at = min(at.Add(cfg.Window), until)
 		if err := s.sleep(ctx, at); err != nil {
-			return nil, err
+			if ctx.Err() == nil {
+				return nil, err
+			}
+			cut, patience, ctx = err, patienceCut, context.WithoutCancel(ctx)
+			at = min(engine.Now(), at)
+			if err := s.each(ctx, func(sh *shard) { sh.cut(at) }); err != nil {
+				return nil, err
+			}
 		}
 		if err := s.progress(ctx, at, from); err != nil {
 			return nil, err
 		}
 	}
 	s.observe(false)
-	if err := s.drain(ctx); err != nil {
+	if err := s.drain(ctx, patience); err != nil {
 		return nil, err
 	}
 	total := record.NewResult()
-	return total, s.each(ctx, func(sh *shard) {
-		sh.rec.Elapsed = cfg.Duration
-		total.Merge(&sh.rec.Result)
-	})
+	return total, errors.Join(cut, s.each(ctx, func(sh *shard) { total.Merge(&sh.rec.Result) }))
 }
+
+// patienceCut is how long a measurement that was cut short waits for what it began.
+const patienceCut = 500 * time.Millisecond
 
 // load announces a measurement to a loop.
 func (s *Session) load(ctx context.Context, sh *shard, begin, from, until engine.Time) error {
@@ -166,8 +176,8 @@ func (s *Session) progress(ctx context.Context, at, from engine.Time) error {
 	return err
 }
 
-// drain ends the load and waits for what it began.
-func (s *Session) drain(ctx context.Context) error {
+// drain ends the load and waits for what it began, for so long at most.
+func (s *Session) drain(ctx context.Context, patience time.Duration) error {
 	done := make(chan struct{}, len(s.shards))
 	if err := s.each(ctx, func(sh *shard) {
 		sh.rec.End()
@@ -175,7 +185,7 @@ func (s *Session) drain(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	limit := time.NewTimer(2*s.cfg.Timeout + time.Second) // an operation may wait for a client, and then have its time
+	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	for range s.shards {
 		select {

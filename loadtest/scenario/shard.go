@@ -167,6 +167,13 @@ func (s *shard) run(begin, from, until engine.Time, beats *schedule.Beats) {
 	}
 }
 
+// cut has the measurement end now.
+func (s *shard) cut(now engine.Time) {
+	s.until, s.next = min(s.until, now), engine.Never
+	s.beatTick.Stop()
+	s.rec.Cut(s.until.Sub(s.from))
+}
+
 // stop ends the load; drained is called on the loop once no operation that counts is under way.
 func (s *shard) stop(drained func()) {
 	s.running, s.drained = false, drained

@@ -16,6 +16,7 @@ const (
 	exitFailed      = 1
 	exitUsage       = 2 // wrong usage, or a bad configuration
 	exitUnreachable = 3 // kvip status only
+	exitInterrupted = 130
 )
 
 // commands is what kong reads the command line into.

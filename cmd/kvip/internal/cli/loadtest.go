@@ -18,10 +18,8 @@ type loadtestCommand struct {
 	Compare compareCommand `cmd:"" help:"Show two saved results side by side."`
 }
 
-// Help points to the flags, which belong to the default command.
-func (c *loadtestCommand) Help() string {
-	return "kvip loadtest --target HOST:PORT drives load; its flags: kvip loadtest drive --help."
-}
+// Help has the flags that are needed most: all of them belong to the default command.
+func (c *loadtestCommand) Help() string { return loadtest.Overview + loadtest.Scenarios() }
 
 type (
 	driveCommand struct {
@@ -52,8 +50,13 @@ func (c *floorCommand) Run(s streams) error   { return interruptible(s, c.Floor.
 func (c *mergeCommand) Run(s streams) error   { return interruptible(s, c.Merge.Run) }
 func (c *compareCommand) Run(s streams) error { return interruptible(s, c.Compare.Run) }
 
+// interruptible runs a command until a signal. One that says that the signal cost something ends as shells expect.
 func interruptible(s streams, run func(context.Context, io.Writer, io.Writer) error) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	return run(ctx, s.out, s.err)
+	err := run(ctx, s.out, s.err)
+	if err != nil && ctx.Err() != nil {
+		return &exitError{exitInterrupted, err}
+	}
+	return err
 }
