@@ -50,8 +50,8 @@ type change struct {
 	name       []byte // in the answer
 	id         [16]byte
 	partitions int32
-	from, to   int   // in canon
-	at         int32 // in the view so far, -1 when it is not in there
+	raw        []byte // in the answer where that is encoded as a snapshot is, else in canon
+	at         int32  // in the view so far, -1 when it is not in there
 }
 
 // part is where one partition is in canon.
@@ -60,8 +60,9 @@ type part struct {
 	from, to int
 }
 
-// keptScratch is how much scratch for decoded topics is kept: a first answer needs megabytes, the later ones little.
-const keptScratch = 256 << 10
+// keptScratch bounds the bytes, and keptChanges the topics, for which scratch is kept: a first answer needs megabytes, the
+// later ones little.
+const keptScratch, keptChanges = 256 << 10, 4096
 
 // Read makes a candidate of one broker's answers: Metadata for all topics and, where the cluster has it, DescribeCluster
 // (else nil). kraft says which kind of controller id they have. prev, the view so far or nil, supplies the controller
@@ -107,8 +108,12 @@ func (r *Reader) Read(meta Encoded, desc *Encoded, kraft bool, prev *Snapshot, r
 
 // release gives large scratch back.
 func (r *Reader) release() {
+	clear(r.changed) // they hold on to the answer
 	if cap(r.canon) > keptScratch {
-		r.canon, r.changed, r.fresh, r.sortable, r.parts = nil, nil, nil, nil, nil
+		r.canon, r.sortable = nil, nil
+	}
+	if cap(r.changed) > keptChanges {
+		r.changed, r.fresh, r.parts = nil, nil, nil
 	}
 }
 
@@ -214,9 +219,6 @@ func (r *Reader) topics(b *kbin.Reader, version int16, a *answered, prev *Snapsh
 	same := func(i int32) bool {
 		return version >= withIDs && bytes.HasPrefix(b.Src, view[i].raw)
 	}
-	if len(view) == 0 {
-		r.canon = slices.Grow(r.canon, len(b.Src)) // all of it is new
-	}
 	next, hint := r.first, &r.first
 	for n := a.topics; n > 0 && b.Ok(); n-- {
 		i := next
@@ -233,8 +235,9 @@ func (r *Reader) topics(b *kbin.Reader, version int16, a *answered, prev *Snapsh
 				if !known {
 					i = -1
 				}
+				before := b.Src
 				*b = at
-				r.differs(b, version, &h, i, a, prev)
+				r.differs(b, version, before, &h, i, a, prev)
 				if i >= 0 {
 					*hint, hint, next = i, &r.follows[i], r.follows[i]
 				}
@@ -250,9 +253,11 @@ func (r *Reader) topics(b *kbin.Reader, version int16, a *answered, prev *Snapsh
 	}
 }
 
-// differs reads a topic, after its head, that is not the view's topic number at, or that the view does not have (-1).
-func (r *Reader) differs(b *kbin.Reader, version int16, h *topicHead, at int32, a *answered, prev *Snapshot) {
-	c := change{name: h.name, id: h.id, partitions: h.partitions, from: len(r.canon), at: at}
+// differs reads a topic, after its head, that is not the view's topic number at, or that the view does not have (-1). It
+// begins where before does.
+func (r *Reader) differs(b *kbin.Reader, version int16, before []byte, h *topicHead, at int32, a *answered, prev *Snapshot) {
+	c := change{name: h.name, id: h.id, partitions: h.partitions, at: at}
+	from := len(r.canon)
 	r.canon = kbin.AppendInt16(r.canon, 0)
 	r.canon = kbin.AppendCompactArrayLen(r.canon, len(h.name))
 	r.canon = append(r.canon, h.name...)
@@ -269,22 +274,24 @@ func (r *Reader) differs(b *kbin.Reader, version int16, h *topicHead, at int32, 
 		tagged = tags(b)
 	}
 	r.canon = append(kbin.AppendInt32(r.canon, allowed), tagged...)
-	c.to = len(r.canon)
+	c.raw = r.canon[from:len(r.canon):len(r.canon)]
+	if bytes.HasPrefix(before, c.raw) {
+		c.raw, r.canon = before[:len(c.raw):len(c.raw)], r.canon[:from]
+	}
 	switch {
 	case !b.Ok():
 	case len(h.name) == 0:
 		a.fail(twice(""))
 	case h.errorCode != 0 || h.partitions == 0:
 		a.errored = append(a.errored, string(h.name))
-		r.canon = r.canon[:c.from]
 	case bad != nil:
 		a.fail(faultf(Malformed, "topic %q has partition %d twice, or below 0", h.name, *bad))
 	case at >= 0 && r.slots[at] != slotMissing:
 		a.fail(twice(string(h.name)))
 	default:
 		a.ids = a.ids || h.id != [16]byte{}
-		if at >= 0 && bytes.Equal(r.canon[c.from:], prev.Topics[at].raw) {
-			r.slots[at], r.canon = slotSame, r.canon[:c.from] // it was encoded otherwise
+		if at >= 0 && bytes.Equal(c.raw, prev.Topics[at].raw) {
+			r.slots[at], r.canon = slotSame, r.canon[:from] // it was encoded otherwise
 			return
 		}
 		if at >= 0 {
@@ -440,5 +447,5 @@ func (r *Reader) raw(i int32, prev *Snapshot) []byte {
 	if i >= 0 {
 		return prev.Topics[i].raw
 	}
-	return r.canon[r.changed[^i].from:r.changed[^i].to]
+	return r.changed[^i].raw
 }
