@@ -53,6 +53,14 @@ func (l *loop) tick() {
 		}
 		c = next
 	}
+	l.release()
+}
+
+// release lets go of what was last written: a loop that has nothing to do would hold on to an old view's pages.
+func (l *loop) release() {
+	l.out.Reset()
+	clear(l.parts[:cap(l.parts)])
+	clear(l.iov[:cap(l.iov)])
 }
 
 func (l *loop) expire(of class, now snapshot.Time, after time.Duration, reason session.Reason) {
