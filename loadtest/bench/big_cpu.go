@@ -97,41 +97,19 @@ func bigRefresh(ctx context.Context, r *bigRun) error {
 	}
 	cfg.Duration = 5 * time.Second
 	var quiet, churned []cell
-	var costs, pausesP, pausesM []float64
+	var pausesP, pausesM []float64
 	for range r.o.Rounds {
 		q, err := loadCell(ctx, "quiet", kvip.target, cfg)
 		if err != nil {
 			return err
 		}
 		stop := large.churn(ctx, 200*time.Millisecond)
-		from, err := kvip.generation(ctx)
-		if err != nil {
-			stop()
-			return err
-		}
-		began, err := cputime.Of(kvip.pid)
-		if err != nil {
-			stop()
-			return err
-		}
 		c, err := loadCell(ctx, "churned", kvip.target, cfg)
 		stop()
 		if err != nil {
 			return err
 		}
-		ended, err := cputime.Of(kvip.pid)
-		if err != nil {
-			return err
-		}
-		to, err := kvip.generation(ctx)
-		if err != nil {
-			return err
-		}
 		quiet, churned = append(quiet, q), append(churned, c)
-		if to > from {
-			idle := q.Cores * (cfg.Duration + cfg.Warmup).Seconds()
-			costs = append(costs, ((ended-began).Seconds()-idle)/(to-from)*1e3)
-		}
 		pausesP = append(pausesP, (c.P999Micros-q.P999Micros)/1e3)
 		pausesM = append(pausesM, (c.MaxMicros-q.MaxMicros)/1e3)
 	}
@@ -145,8 +123,47 @@ func bigRefresh(ctx context.Context, r *bigRun) error {
 	r.say("one topic at 300/s, 0.1% changes in each refresh: max", "ms", 0, pluck(churned, most)...)
 	r.say("what refreshes add to p99.9", "ms", 5, pausesP...)
 	r.say("what refreshes add to the longest", "ms", 5, pausesM...)
-	r.say("CPU of one refresh with changes, fetching and decoding included", "ms", 0, costs...)
+	var still, moving, costs []float64
+	for range r.o.Rounds {
+		cores, _, err := kvip.alone(ctx)
+		if err != nil {
+			return err
+		}
+		stop := large.churn(ctx, 200*time.Millisecond)
+		changing, views, err := kvip.alone(ctx)
+		stop()
+		if err != nil {
+			return err
+		}
+		still, moving, costs = append(still, cores*100), append(moving, changing*100), append(costs, changing/views*1e3)
+	}
+	r.say("kvip without clients, nothing changes", "% of a core", 0, still...)
+	r.say("kvip without clients, 0.1% changes in each refresh", "% of a core", 0, moving...)
+	r.say("all its CPU for each view accepted, fetching and probes included", "ms", 0, costs...)
 	return nil
+}
+
+// alone measures a kvip that has no clients for a while: the share of a core that it uses, and the views a second that it
+// accepts.
+func (g *gateway) alone(ctx context.Context) (cores, views float64, err error) {
+	const during = 4 * time.Second
+	before, err := g.generation(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	from, err := cputime.Of(g.pid)
+	if err == nil {
+		err = pause(ctx, during)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	to, err := cputime.Of(g.pid)
+	if err != nil {
+		return 0, 0, err
+	}
+	after, err := g.generation(ctx)
+	return (to - from).Seconds() / during.Seconds(), (after - before) / during.Seconds(), err
 }
 
 // families are versions of Metadata of which each encodes topics in a way of its own.
