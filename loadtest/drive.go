@@ -44,7 +44,7 @@ func (p *plan) alone(ctx context.Context, todo *events.File) (*report.Run, error
 func (p *plan) drive(ctx context.Context, pass gate, begun func(time.Time)) (run *report.Run, err error) {
 	run = p.newRun()
 	if p.Floor != "" {
-		calibrated, err := p.measure(ctx, pass, []side{{target: p.Floor, name: "calibration"}}, 1, func() float64 { return 0 })
+		calibrated, err := p.calibration().measure(ctx, pass, []side{{target: p.Floor, name: "calibration"}}, 1, func() float64 { return 0 })
 		if err != nil {
 			return nil, fmt.Errorf("calibration: %w", err)
 		}

@@ -34,7 +34,7 @@ func (f *Floor) Run(ctx context.Context, stdout, _ io.Writer) error {
 	var err error
 	switch {
 	case (f.Like == "") == (f.Answers == ""):
-		return errors.New("give --like HOST:PORT or --answers FILE")
+		return Usage{errors.New("give --like HOST:PORT or --answers FILE")}
 	case f.Like != "":
 		answers, err = capture(ctx, f.Like, scenario.Defaults())
 	default:

@@ -60,7 +60,7 @@ type Drive struct {
 
 	PID       int    `name:"pid" help:"The target's process: its processor time per operation is reported." group:"Report"`
 	VsPID     int    `name:"vs-pid" help:"The second target's process." group:"Report"`
-	Calibrate bool   `help:"Run the same load on a server that does nothing first, and report it beside: what generator and machine add." group:"Report"`
+	Calibrate bool   `help:"Run the same load on a server that does nothing first, for 30 s at most where it is steady, and report it beside: what generator and machine add." group:"Report"`
 	Events    string `help:"File of what to do to the target meanwhile." type:"existingfile" group:"Report"`
 	Assert    string `help:"What must hold, for the exit code: p99<5ms,failed=0,rate>=1000,p99_ratio<=1.1." placeholder:"CONDITIONS" group:"Report"`
 	JSON      string `name:"json" help:"File for the result: compare and merge read it." type:"path" group:"Report"`
@@ -112,22 +112,28 @@ func (d *Drive) Help() string {
 	return Scenarios() + "\n\nLibraries: " + strings.Join(scenario.LibraryNames(), ", ") + "."
 }
 
+// Usage is an error of the settings: nothing was begun.
+type Usage struct{ error }
+
+// Unwrap returns what is wrong.
+func (u Usage) Unwrap() error { return u.error }
+
 // Run drives the load and prints what came of it. Its error says what was wrong with the settings, that the figures mean
 // nothing, that a condition does not hold or, where no condition is given, that operations failed.
 func (d *Drive) Run(ctx context.Context, stdout, stderr io.Writer) error {
 	asserts, err := report.ParseAssertions(d.Assert)
 	if err != nil {
-		return err
+		return Usage{err}
 	}
 	var todo *events.File
 	if d.Events != "" {
 		if todo, err = events.Load(d.Events); err != nil {
-			return err
+			return Usage{err}
 		}
 	}
 	p, err := d.plan(ctx)
 	if err != nil {
-		return err
+		return Usage{err}
 	}
 	defer spareProcessor(d.Loops)()
 	if d.Part >= 0 {

@@ -1,10 +1,12 @@
 package loadtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/kvip/kvip/loadtest/check"
@@ -121,6 +123,24 @@ func (p *plan) rate() error {
 	}
 	cfg.Window = max(time.Second, (cfg.Duration / 600).Round(time.Second))
 	return nil
+}
+
+// calibrationMost is how long a steady load is calibrated: a soak need not take twice its time.
+const calibrationMost = 30 * time.Second
+
+// calibration is the plan for the server that does nothing: the same load, but not for as long where it is the same all
+// the time.
+func (p *plan) calibration() *plan {
+	if p.config.Duration <= calibrationMost || strings.ContainsAny(p.Rate, "@:") {
+		return p
+	}
+	short := *p
+	short.config.Duration = calibrationMost
+	if p.config.Rate != nil {
+		short.config.Rate, _ = schedule.Parse(cmp.Or(p.Rate, defaultRate), calibrationMost) // it was parsed before
+	}
+	short.config.Window = time.Second
+	return &short
 }
 
 // enoughFor is how long the target may stall before kept connections are all waiting.

@@ -21,7 +21,7 @@ type Merge struct {
 func (m *Merge) Run(_ context.Context, stdout, _ io.Writer) error {
 	asserts, err := report.ParseAssertions(m.Assert)
 	if err != nil {
-		return err
+		return Usage{err}
 	}
 	var runs []*report.Run
 	for _, path := range m.Files {

@@ -345,3 +345,33 @@ func TestALoopsThreadIsGivenBackAsItWas(t *testing.T) {
 		t.Errorf("in the loop as outside: %+v", during)
 	}
 }
+
+// TestWhatArrivesWhileTheLoopIsBusyHasWaited: the kernel reports it at once when it is asked, and it has lain there.
+func TestWhatArrivesWhileTheLoopIsBusyHasWaited(t *testing.T) {
+	const busy = 50 * time.Millisecond
+	target := serve(t, func(c *net.TCPConn) {
+		_, _ = io.ReadFull(c, make([]byte, 3))
+		_, _ = c.Write(frame("first"))
+		time.Sleep(busy / 5) // the loop is busy with the first
+		_, _ = c.Write(frame("second"))
+		_, _ = c.Read(make([]byte, 1))
+	})
+	h := newLog()
+	var delays []time.Duration
+	start(t, func(l *Loop) {
+		l.PollDelay = func(nanos int64) { delays = append(delays, time.Duration(nanos)) }
+		count := 0
+		h.then = func(c *Conn) {
+			if count++; count == 1 {
+				time.Sleep(busy)
+			} else {
+				h.failed <- failure.None
+			}
+		}
+		l.NewConn(h).Dial(nil, target)
+	})
+	receive(t, h.failed)
+	if longest := slices.Max(delays); longest < busy/2 {
+		t.Errorf("waited %s", delays)
+	}
+}

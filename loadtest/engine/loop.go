@@ -27,9 +27,10 @@ type Loop struct {
 	buf        []byte
 	events     [batch]unix.EpollEvent
 	early      Time // by how much waking is late
+	empty      Time // when the kernel had no event left
 
-	// PollDelay, when set, is told for each event how long it waited in this process between the kernel's report and
-	// its handling: lag that a latency contains and the target is not to blame for.
+	// PollDelay, when set, is told for each event how long it may have waited until it was handled, because the loop was at
+	// others: lag that a latency contains and the target is not to blame for.
 	PollDelay func(nanos int64)
 
 	mu    sync.Mutex
@@ -84,14 +85,14 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer runtime.UnlockOSThread()
 	defer l.Close()
 	defer hurry()()
+	l.empty = Now()
 	stop := context.AfterFunc(ctx, func() { l.Do(func() {}) })
 	defer stop()
 	for ctx.Err() == nil {
-		n, err := l.wait()
+		n, since, err := l.wait()
 		if err != nil {
 			return fmt.Errorf("epoll wait: %w", err)
 		}
-		woke := Now()
 		for i := range l.events[:n] {
 			ev := &l.events[i]
 			if ev.Fd < 0 {
@@ -101,7 +102,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			now := Now()
 			if c := l.conns[ev.Fd]; c != nil && c.generation == ev.Pad {
 				if l.PollDelay != nil {
-					l.PollDelay(int64(now - woke))
+					l.PollDelay(int64(now - since))
 				}
 				c.ready(ev.Events)
 			}
@@ -129,36 +130,56 @@ func (l *Loop) fireTimers() {
 // mostEarly bounds how long before a timer is due the thread stops sleeping and polls.
 const mostEarly = Time(100 * time.Microsecond)
 
-// wait blocks until an event or the next timer. It stops sleeping as much earlier as this machine wakes threads late.
-func (l *Loop) wait() (int, error) {
+// wait blocks until an event or the next timer, and returns the number of events, and since when they may have been there.
+// It stops sleeping as much earlier as this machine wakes threads late.
+func (l *Loop) wait() (n int, since Time, err error) {
 	for {
-		var timeout unix.Timespec
-		limit := &timeout
-		next, now := l.timers.next(), Now()
+		var none unix.Timespec
+		n, err := l.poll(&none)
+		now := Now()
+		if n > 0 || err != nil {
+			since := l.empty // they came while others were handled
+			if n < batch {
+				l.empty = now
+			}
+			return n, since, err
+		}
+		l.empty = now
+		next := l.timers.next()
 		sleep := next - l.early - now
 		switch {
+		case next <= now:
+			return 0, now, nil
 		case next == Never:
-			limit = nil
-		case sleep > 0:
-			timeout = unix.NsecToTimespec(int64(sleep))
-		}
-		n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events[0])), batch,
-			uintptr(unsafe.Pointer(limit)), 0, 0)
-		switch errno {
-		case 0:
-		case unix.EINTR:
-			return 0, nil
+			n, err = l.poll(nil)
+		case sleep <= 0:
+			continue
 		default:
-			return 0, errno
+			timeout := unix.NsecToTimespec(int64(sleep))
+			n, err = l.poll(&timeout)
 		}
 		woke := Now()
-		if n == 0 && sleep > 0 {
-			l.early += (min(woke-now-sleep, mostEarly) - l.early) / 8
+		if n > 0 || err != nil {
+			l.empty = woke
+			return n, woke, err
 		}
-		if n > 0 || next <= woke {
-			return int(n), nil
+		if next != Never {
+			l.early += (min(max(woke-now-sleep, 0), mostEarly) - l.early) / 8
 		}
 	}
+}
+
+// poll takes events from the kernel, waiting for the first at most as long as timeout; nil: for ever.
+func (l *Loop) poll(timeout *unix.Timespec) (int, error) {
+	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events[0])), batch,
+		uintptr(unsafe.Pointer(timeout)), 0, 0)
+	switch errno {
+	case 0:
+		return int(n), nil
+	case unix.EINTR:
+		return 0, nil
+	}
+	return 0, errno
 }
 
 func (l *Loop) runTasks() {

@@ -27,7 +27,7 @@ const (
 	Hostile                      // hostile bytes beside other load, until they are dealt with; likewise
 	Age                          // how long before it was asked for a broker last said what an answer says; 0: after that, too
 	Lag                          // the generator's own: actual minus intended start
-	Poll                         // the generator's own: from the kernel's report of an event to its handling
+	Poll                         // the generator's own: how long an event may have waited for it
 	Stages                       // number of stages; not a stage
 )
 

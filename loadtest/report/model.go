@@ -66,7 +66,7 @@ const (
 	StageAPIVersions = "api_versions" // request to answer
 	StageMetadata    = "metadata"     // request to answer
 	StageLag         = "lag"          // the generator's own: actual minus intended start
-	StagePoll        = "poll"         // the generator's own: from the kernel's report of an event to its handling
+	StagePoll        = "poll"         // the generator's own: how long events may have waited for it
 )
 
 var stageOrder = []string{StageOperation, StageConnect, StageAPIVersions, StageMetadata, StageLag, StagePoll}

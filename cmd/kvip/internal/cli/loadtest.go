@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/signal"
@@ -55,7 +56,11 @@ func interruptible(s streams, run func(context.Context, io.Writer, io.Writer) er
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	err := run(ctx, s.out, s.err)
-	if err != nil && ctx.Err() != nil {
+	var usage loadtest.Usage
+	switch {
+	case errors.As(err, &usage):
+		return &exitError{exitUsage, err}
+	case err != nil && ctx.Err() != nil:
 		return &exitError{exitInterrupted, err}
 	}
 	return err
