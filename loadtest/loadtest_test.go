@@ -425,3 +425,19 @@ func TestATargetMayDieDuringTheRun(t *testing.T) {
 		t.Errorf("%+v\n%s", r, out)
 	}
 }
+
+// TestASoakIsCalibratedBriefly: a load that changes over time is calibrated whole, for nobody knows which part matters.
+func TestASoakIsCalibratedBriefly(t *testing.T) {
+	for rate, want := range map[string]time.Duration{"": calibrationMost, "500": calibrationMost, "100@10m": 10 * time.Minute} {
+		d := Drive{Target: "127.0.0.1:9092", Scenario: "mixed", Rate: rate, Arrival: "poisson", Duration: 10 * time.Minute, Warmup: time.Second,
+			Timeout: time.Second, Clients: 10, Loops: 1, Processes: 1, Rounds: 1, Pace: 1, Every: time.Second, ReadRate: 1, Sources: "127.64.0.0/10"}
+		p, err := d.plan(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		short := p.calibration()
+		if short.config.Duration != want || short.config.Rate.Length() != want || p.config.Duration != 10*time.Minute || p.config.Rate.Length() != 10*time.Minute {
+			t.Errorf("%q: calibrated for %s (%s), measured for %s", rate, short.config.Duration, short.config.Rate.Length(), p.config.Duration)
+		}
+	}
+}
