@@ -272,6 +272,39 @@ func TestManyTargetsAreStaggeredAndProbedLessOften(t *testing.T) {
 	})
 }
 
+func TestALargePoolsProbesBeginSomeAtATimeAndNeverLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, interval = 1000, 10 * time.Second
+		s, _ := run(t, Config{Interval: interval})
+		brokers := make([]*broker, n)
+		for i := range brokers {
+			brokers[i] = &broker{took: time.Duration(i%7) * time.Millisecond}
+			add(t, s, fmt.Sprint(i), brokers[i])
+		}
+		time.Sleep(time.Minute)
+		moments := map[time.Time]int{}
+		for i, b := range brokers {
+			starts := b.starts()
+			for j, at := range starts[1:] {
+				moments[at]++
+				if gap := at.Sub(starts[j]); gap > interval || j > 0 && gap < interval*8/10 {
+					t.Fatalf("target %d is probed %v after the last time, want %v at most", i, gap, interval)
+				}
+			}
+		}
+		probes := 0
+		for _, many := range moments {
+			probes += many
+			if many > 5*together {
+				t.Errorf("%d probes begin at once", many)
+			}
+		}
+		if most := 2 * probes / together; len(moments) > most {
+			t.Errorf("%d probes begin at %d moments, want %d", probes, len(moments), most)
+		}
+	})
+}
+
 func TestTargetsComeAndGoLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, events := run(t, Config{})
