@@ -120,6 +120,7 @@ func (p *Pool) Status() Status {
 	s := Status{
 		Pool: p.cfg.Name, Standby: p.cfg.Standby, Policy: p.cfg.Policy, Heads: p.cfg.Heads, Zone: p.cfg.Zone, InNeed: v.need,
 		ClusterID: r.clusterID, ClusterIDFrom: r.pinnedBy,
+		View:     v.generation,
 		Members:  make([]MemberStatus, 0, len(v.members)),
 		Snapshot: p.snapshotStatus(v, r),
 		Rejected: p.rejections(),

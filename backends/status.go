@@ -22,6 +22,8 @@ type Status struct {
 	ClusterID     string `json:"cluster_id,omitempty"`
 	ClusterIDFrom string `json:"cluster_id_from,omitempty"`
 
+	// View counts the views of the pool that readers have been given: changes that come fast share one.
+	View      uint64            `json:"view"`
 	Members   []MemberStatus    `json:"members"`
 	Snapshot  SnapshotStatus    `json:"snapshot"`
 	Discovery []DiscoveryStatus `json:"discovery"`

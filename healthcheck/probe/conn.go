@@ -29,7 +29,7 @@ type conn struct {
 	frame       []byte
 	in          [smallAnswer]byte
 	large       *bytes.Buffer // the last answer if it did not fit in, nil when it did
-	list        *listing // the last broker list that came on it, nil before
+	list        *listing      // the last broker list that came on it, nil before
 }
 
 // smallAnswer is the length of an answer for which a connection has room of its own: an ApiVersions answer, which is all

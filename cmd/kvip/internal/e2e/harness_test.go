@@ -213,11 +213,10 @@ type status struct {
 		Closed      map[string]uint64 `json:"closed"`
 	} `json:"vips"`
 	Pools []struct {
-		Members []struct {
-			Broker, State, Reason string
-			NodeID                int32 `json:"node_id"`
-			Forwardable           bool
-		} `json:"members"`
+		Members []memberStatus `json:"members"`
+		// View counts the pool's views.
+		View     uint64 `json:"view"`
+		Forwards struct{ Connections int }
 		Snapshot struct {
 			Generation uint64
 			Brokers    int
@@ -225,6 +224,13 @@ type status struct {
 			AgeSeconds float64 `json:"age_seconds"`
 		} `json:"snapshot"`
 	} `json:"pools"`
+}
+
+type memberStatus struct {
+	Broker, State, Reason string
+	NodeID                int32 `json:"node_id"`
+	Weight                int
+	Forwardable           bool
 }
 
 func (g *gateway) status(t *testing.T) status {
