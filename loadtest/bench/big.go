@@ -23,7 +23,7 @@ import (
 // bigParts are the measurements over stub clusters, by name.
 var bigParts = map[string]func(context.Context, *bigRun) error{
 	"cpu": bigCPU, "refresh": bigRefresh, "memory": bigMemory, "million": bigMillion, "brokers": bigBrokers,
-	"readers": bigReaders, "fleet": bigFleet, "rtt": bigRTT, "probes": bigProbes,
+	"readers": bigReaders, "fleet": bigFleet, "rtt": bigRTT, "haproxy": bigHAProxy, "probes": bigProbes,
 }
 
 func bigNames() []string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/kvip/kvip/loadtest/floor"
 	"github.com/kvip/kvip/loadtest/kafka"
+	"github.com/kvip/kvip/loadtest/scenario"
 	"github.com/kvip/kvip/loadtest/schedule"
 )
 
@@ -55,6 +57,9 @@ func bigReaders(ctx context.Context, r *bigRun) error {
 	}
 	before, err := measure()
 	if err != nil {
+		return err
+	}
+	if err := r.burst(ctx, kvip, request); err != nil {
 		return err
 	}
 	rssBefore, err := resident(kvip.pid)
@@ -121,6 +126,81 @@ func bigReaders(ctx context.Context, r *bigRun) error {
 	}
 	r.say(fmt.Sprintf("one resumes and has its %d bytes, whole and in order, after", len(got)), "s", 0, time.Since(began).Seconds())
 	return nil
+}
+
+const (
+	burstClients = 500
+	burstLoad    = time.Second // of the others; the burst comes in its first half
+	burstAfter   = 300 * time.Millisecond
+)
+
+// burst has some hundreds of clients ask for megabytes at once and not read, while others go on: the kernel takes the first part
+// of each answer, and that is what others could wait for. Their socket buffers are either small or as the kernel has them.
+func (r *bigRun) burst(ctx context.Context, kvip *gateway, request []byte) error {
+	cfg := r.load(kvip.target, false, 32)
+	var err error
+	if cfg.Rate, err = schedule.Parse("500", burstLoad); err != nil {
+		return err
+	}
+	cfg.Duration = burstLoad
+	for _, buffers := range []struct {
+		name string
+		dial func(context.Context, string) (net.Conn, error)
+	}{
+		{"small", dialSmall},
+		{"usual", func(ctx context.Context, addr string) (net.Conn, error) {
+			d := net.Dialer{Timeout: 10 * time.Second}
+			return d.DialContext(ctx, "tcp", addr)
+		}},
+	} {
+		var p99s, longest, memory []float64
+		for range r.o.Rounds {
+			c, mem, err := r.oneBurst(ctx, kvip, cfg, request, buffers.dial)
+			if err != nil {
+				return err
+			}
+			p99s, longest, memory = append(p99s, c.P99Micros/1e3), append(longest, c.MaxMicros/1e3), append(memory, mem*1024/burstClients)
+		}
+		r.say(fmt.Sprintf("%d clients at once ask for 4.5 MB and do not read, %s buffers: others' p99 in that second", burstClients, buffers.name), "ms", 0, p99s...)
+		r.say("... the longest", "ms", 0, longest...)
+		r.say("... the kernel's socket memory for each, both ends", "KiB", 0, memory...)
+	}
+	return nil
+}
+
+// oneBurst returns how the others fared, and by how many MiB the kernel's socket memory has grown.
+func (r *bigRun) oneBurst(ctx context.Context, kvip *gateway, others scenario.Config, request []byte,
+	dial func(context.Context, string) (net.Conn, error),
+) (c cell, memory float64, err error) {
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+		}
+		err = errors.Join(err, pause(ctx, 300*time.Millisecond))
+	}()
+	for range burstClients {
+		c, err := dial(ctx, kvip.addr)
+		if err != nil {
+			return cell{}, 0, err
+		}
+		conns = append(conns, c)
+	}
+	before := socketMemory()
+	asked := make(chan error, 1)
+	go func() {
+		err := pause(ctx, others.Warmup+burstAfter)
+		for _, c := range conns {
+			if err == nil {
+				_, err = c.Write(request)
+			}
+		}
+		asked <- err
+	}()
+	c, err = loadCell(ctx, "others", kvip.target, others)
+	memory = socketMemory() - before
+	return c, memory, errors.Join(err, <-asked)
 }
 
 // sameTopics compares answers from the topics on: what comes before, brokers and controller, is in another order in each.

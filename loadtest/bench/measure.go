@@ -13,8 +13,8 @@ import (
 
 // measure runs the rounds. Round 0 warms everything up and is not kept. Within a round each operation goes over all
 // targets, one after the other, so that what the machine does meanwhile meets them alike.
-func measure(ctx context.Context, o options, ops []operation, s *stand, out io.Writer) (*report, error) {
-	r := newReport(o, ops, s)
+func measure(ctx context.Context, o options, ops []operation, s *stand, out io.Writer) (r *report, err error) {
+	r = newReport(o, ops, s)
 	began := time.Now()
 	for round := range o.Rounds + 1 {
 		for _, op := range ops {
@@ -31,14 +31,43 @@ func measure(ctx context.Context, o options, ops []operation, s *stand, out io.W
 		}
 		fmt.Fprintf(out, "round %d of %d done after %s\n", round, o.Rounds, time.Since(began).Round(time.Second))
 	}
-	for i := range s.targets {
-		idle, err := idleCPU(ctx, s.targets[i].pid)
-		if err != nil {
-			return nil, err
-		}
-		r.Idle[s.targets[i].name] = idle
+	r.Idle, err = withoutLoad(ctx, s.targets)
+	return r, err
+}
+
+// withoutLoad is what each target uses without clients, in cores: after the rounds, when a broker has its start behind it and
+// all have what the load has left to do.
+func withoutLoad(ctx context.Context, targets []target) (map[string]float64, error) {
+	const settle, during = 2 * time.Second, 5 * time.Second
+	if err := pause(ctx, settle); err != nil {
+		return nil, err
 	}
-	return r, nil
+	read := func() (clocks []time.Duration, err error) {
+		for _, t := range targets {
+			at, err := cputime.Of(t.pid)
+			if err != nil {
+				return nil, err
+			}
+			clocks = append(clocks, at)
+		}
+		return clocks, nil
+	}
+	from, err := read()
+	if err != nil {
+		return nil, err
+	}
+	if err := pause(ctx, during); err != nil {
+		return nil, err
+	}
+	to, err := read()
+	if err != nil {
+		return nil, err
+	}
+	idle := map[string]float64{}
+	for i, t := range targets {
+		idle[t.name] = (to[i] - from[i]).Seconds() / during.Seconds()
+	}
+	return idle, nil
 }
 
 // measureCell loads one target with one operation.
@@ -81,10 +110,12 @@ func loadCell(ctx context.Context, operation string, t target, cfg scenario.Conf
 		P99Micros:  float64(result.Stages[record.Operation].ValueAtPercentile(99)) / 1e3,
 		P999Micros: float64(result.Stages[record.Operation].ValueAtPercentile(99.9)) / 1e3,
 		MaxMicros:  float64(result.Stages[record.Operation].Max()) / 1e3,
+
+		LagP99Micros: float64(result.Stages[record.Lag].ValueAtPercentile(99)) / 1e3,
 	}, nil
 }
 
-// idleCPU is what a target uses without load, in cores: after the rounds, when a broker has its start behind it.
+// idleCPU is what a target uses without load, in cores.
 func idleCPU(ctx context.Context, pid int) (float64, error) {
 	const during = time.Second
 	from, err := cputime.Of(pid)

@@ -102,8 +102,8 @@ func (m *metadata) view(s *Set, version int16) *view {
 }
 
 func answerMetadata(s *Set, out *Out, q *Request) (Verdict, wire.Fault) {
-	req, fault := wire.ParseMetadata(q.Body, q.Version, q.TagLimit)
-	if fault != wire.OK {
+	var req wire.MetadataRequest
+	if fault := req.Parse(q.Body, q.Version, q.TagLimit); fault != wire.OK {
 		return Close, fault
 	}
 	if req.ClusterOps || req.TopicOps {
@@ -147,9 +147,9 @@ func (o *Out) find(s *Set, v *view, req *wire.MetadataRequest, idsTaken bool) (s
 		o.stamp = 1
 	}
 	named, byID := false, false
+	var t wire.MetadataTopic
 	for it := req.Topics(); ; {
-		t, more := it.Next()
-		if !more {
+		if !it.Next(&t) {
 			return size, !(named && byID)
 		}
 		var i int32

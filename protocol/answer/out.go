@@ -39,12 +39,17 @@ func NewOut(seed uint64) *Out {
 // Len is how many bytes are collected.
 func (o *Out) Len() int { return o.size }
 
+// Referred is how many of the collected bytes are referred to.
+func (o *Out) Referred() int { return o.size - len(o.buf) }
+
 // Reset empties o. A buffer that one answer made large is given back.
 func (o *Out) Reset() {
 	if cap(o.buf) > 256<<10 {
 		o.buf = make([]byte, 0, 16<<10)
 	}
-	clear(o.segs) // drop references to old snapshots
+	if len(o.segs) > 0 {
+		clear(o.segs) // drop references to old snapshots
+	}
 	o.buf, o.segs, o.size, o.open = o.buf[:0], o.segs[:0], 0, 0
 }
 
@@ -89,6 +94,15 @@ func (o *Out) cut() {
 		o.segs = append(o.segs, seg{from: o.open, to: len(o.buf)})
 		o.open = len(o.buf)
 	}
+}
+
+// Whole returns the collected bytes if they are one piece of o's own, as small answers are, else nil. They are valid until
+// the next Reset.
+func (o *Out) Whole() []byte {
+	if len(o.segs) > 0 {
+		return nil
+	}
+	return o.buf
 }
 
 // Parts appends the collected bytes, in order, to dst. They are valid until the next Reset.

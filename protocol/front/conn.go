@@ -25,6 +25,10 @@ type conn struct {
 	rest answer.Rest
 	// end is why the connection closes once rest is written.
 	end session.Reason
+	// queued: it waits for its turn; full: it waits for its socket. unsent is what that may hold, 0: what the kernel likes.
+	queued, full bool
+	unsent       int
+	gone         bool
 
 	// buffered is how many of its bytes wait unserved, as counted in the VIP's budget.
 	buffered int
@@ -54,22 +58,25 @@ func (c *conn) traffic() gnet.Action {
 	l := c.loop
 	begin := time.Now()
 	now := snapshot.At(begin)
+	n := c.g.InboundBuffered()
 	if !c.rest.Empty() && !c.resume(now) {
-		c.bounded()
-		c.account(c.g.InboundBuffered())
+		c.bounded(n)
+		c.account(n)
 		return c.action()
 	}
-	switch n := c.g.InboundBuffered(); {
+	switch {
 	case c.end != session.ReasonNone:
 	case !c.sess.Busy() && n < max(c.sess.Need(), wire.SizeBytes):
 		c.rested(n, now)
 	default:
-		c.after(c.serve(now), now)
+		var step session.Step
+		step, n = c.serve(now)
+		c.after(step, n, now)
 	}
 	if l.tally.Unflushed() {
 		l.tally.Flushed(time.Since(begin))
 	}
-	c.account(c.g.InboundBuffered())
+	c.account(n)
 	return c.action()
 }
 
@@ -88,12 +95,14 @@ func (c *conn) account(n int) {
 	}
 }
 
-// serve lets the session take what is there, and writes out what it has to say.
-func (c *conn) serve(now snapshot.Time) session.Step {
+// serve lets the session take what is there, and writes out what it has to say. It returns how many bytes are left.
+func (c *conn) serve(now snapshot.Time) (step session.Step, left int) {
 	l := c.loop
 	in, _ := c.g.Peek(-1)
 	l.out.Reset()
-	taken, step, reason := c.sess.Serve(in, l.out, &l.tally, now)
+	var taken int
+	var reason session.Reason
+	taken, step, reason = c.sess.Serve(in, l.out, &l.tally, now)
 	if taken > 0 { // Discard(0) would drop everything
 		_, _ = c.g.Discard(taken)
 	}
@@ -101,17 +110,16 @@ func (c *conn) serve(now snapshot.Time) session.Step {
 	if l.out.Len() > 0 {
 		c.flush(now)
 	}
-	return step
+	return step, len(in) - taken
 }
 
-// after puts the connection into the class that its session's step means.
-func (c *conn) after(step session.Step, now snapshot.Time) {
+// after puts the connection, n bytes of whose input are left, into the class that its session's step means.
+func (c *conn) after(step session.Step, n int, now snapshot.Time) {
 	switch {
 	case c.end != session.ReasonNone, !c.rest.Empty():
 	case step == session.NeedFlush:
-		// One flush a turn, so that a client that pipelines and reads fast does not keep others of its loop waiting. A wake
-		// from here would be served before any of them: gnet drains its queue of wakes to the end.
-		c.arm()
+		// One flush a turn, so that a client that pipelines and reads fast does not keep others of its loop waiting.
+		c.loop.enqueue(c)
 	case step == session.Waiting:
 		c.loop.ages.move(c, busy, now)
 	case step == session.Held:
@@ -119,15 +127,15 @@ func (c *conn) after(step session.Step, now snapshot.Time) {
 			c.loop.ages.move(c, held, now)
 		}
 	default:
-		c.rested(c.g.InboundBuffered(), now)
+		c.rested(n, now)
 		return
 	}
-	c.bounded()
+	c.bounded(n)
 }
 
-// bounded ends a connection that sends on and on while an answer of it waits: gnet cannot stop reading.
-func (c *conn) bounded() {
-	if c.g.InboundBuffered() > c.loop.server.limits.InboundBytes && c.end == session.ReasonNone {
+// bounded ends a connection that sends on and on while an answer of it waits, n bytes by now: gnet cannot stop reading.
+func (c *conn) bounded(n int) {
+	if n > c.loop.server.limits.InboundBytes && c.end == session.ReasonNone {
 		c.rest, c.end = answer.Rest{}, session.ReasonInbound
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvip/kvip/backends/snapshot"
 	"github.com/kvip/kvip/protocol/answer"
@@ -249,6 +250,75 @@ func TestAClientThatDoesNotReadCostsNoCopyAndGetsItsAnswersWhenItDoes(t *testing
 		expect(t, c, 104)
 	}
 	expect(t, c, 101, 102, 103, 104)
+}
+
+// onLoops runs f on every loop of s, and returns when all have.
+func onLoops(s *Server, f func(*loop)) {
+	var wg sync.WaitGroup
+	for _, l := range *s.loops.Load() {
+		wg.Add(1)
+		_ = l.gloop.Execute(context.Background(), runnable(func() { defer wg.Done(); f(l) }))
+	}
+	wg.Wait()
+}
+
+func TestTheKernelHoldsLittleForAClientThatDoesNotReadAndMoreForOneThatDoes(t *testing.T) {
+	s := start(t, newPool(60000), Config{Loops: 1})
+	c := dial(t, s) // with the usual buffers: the kernel would take megabytes
+	_, _ = c.Write(bytes.Repeat(metadataAll, 3))
+	unsent, allowed := 0, 0
+	stuck := func() (full bool) {
+		onLoops(s, func(l *loop) {
+			if c := l.ages[stalled].head; c != nil {
+				full, allowed = c.full, c.unsent
+				unsent, _ = unix.IoctlGetInt(c.g.Fd(), unix.SIOCOUTQNSD)
+			}
+		})
+		return full
+	}
+	eventually(t, "its answer is stuck", stuck)
+	const piece = 64 << 10                                 // what the kernel puts into one buffer
+	if allowed > 4*unsentFirst || unsent > allowed+piece { // its own kernel has read some before it was full
+		t.Errorf("%d bytes are unsent, %d allowed; want no more than one buffer above that, and that not above %d", unsent, allowed, 4*unsentFirst)
+	}
+	first := allowed
+	expect(t, c, 104)
+	time.Sleep(50 * time.Millisecond)
+	eventually(t, "the second is stuck", stuck)
+	if allowed <= first || allowed > unsentMost {
+		t.Errorf("after an answer that was read, %d bytes are allowed", allowed)
+	}
+	expect(t, c, 104, 104)
+}
+
+func TestLargeAnswersOfManyGoOutInTurns(t *testing.T) {
+	s := start(t, newPool(20000), Config{Loops: 1})
+	var readers sync.WaitGroup
+	for range 50 {
+		c := dial(t, s)
+		_, _ = c.Write(group)
+		readers.Go(func() {
+			for _, want := range []int32{101, 102, 103, 104} {
+				if id, _, err := read(c); err != nil || id != want {
+					t.Errorf("answer %d, %v; want %d", id, err, want)
+					return
+				}
+			}
+		})
+	}
+	waits := false
+	for end := time.Now().Add(10 * time.Second); !waits && time.Now().Before(end); {
+		onLoops(s, func(l *loop) { waits = waits || len(l.pump.ready) > 1 })
+	}
+	if !waits {
+		t.Error("no answer ever waited for its turn")
+	}
+	readers.Wait()
+	onLoops(s, func(l *loop) {
+		if n := len(l.pump.ready); n != 0 {
+			t.Errorf("%d still wait for a turn", n)
+		}
+	})
 }
 
 type runnable func()

@@ -17,6 +17,7 @@ type loop struct {
 	server *Server
 	gloop  gnet.EventLoop
 	ages   ages
+	pump   pump
 	out    *answer.Out
 	stats  session.Stats
 	tally  session.Tally

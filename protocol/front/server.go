@@ -243,7 +243,11 @@ func (s *Server) OnTraffic(g gnet.Conn) (action gnet.Action) {
 	if !ok {
 		return gnet.Close
 	}
-	defer s.caught(g, &action)
+	return s.traffic(c)
+}
+
+func (s *Server) traffic(c *conn) (action gnet.Action) {
+	defer s.caught(c.g, &action)
 	return c.traffic()
 }
 
@@ -254,6 +258,7 @@ func (s *Server) OnClose(g gnet.Conn, err error) (action gnet.Action) {
 		return gnet.None
 	}
 	defer s.caught(g, &action)
+	c.gone = true
 	c.loop.ages.remove(c)
 	s.writable.forget(c)
 	s.buffered.Add(-int64(c.buffered))

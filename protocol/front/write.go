@@ -16,14 +16,36 @@ import (
 // maxParts is how many parts go into one vectored write; the kernel takes 1024.
 const maxParts = 512
 
-// turnBytes is about how much one connection writes before others of its loop have their turn.
-const turnBytes = 1 << 20
+// How much a socket may hold that is not even on its way. What a peer does not read stays in the kernel, which by itself
+// lets that grow to megabytes (tcp_wmem). A peer starts with little, and each time it has read, it is given twice as much:
+// that saves wakes, and those who do not read never get there. What is on its way is not bounded by this, so that it
+// does not slow down distant readers, as SO_SNDBUF would.
+const (
+	unsentFirst = 64 << 10
+	unsentMost  = 1 << 20
+)
 
-// flush writes what the loop has collected for c, and keeps what the socket does not take.
+// flush writes what the loop has collected for c, and keeps what the socket does not take or what is for later turns.
 func (c *conn) flush(now snapshot.Time) {
 	l := c.loop
-	l.parts = l.out.Parts(l.parts[:0])
-	n, err := l.write(c.g.Fd(), l.parts)
+	var n int
+	var full bool
+	var err error
+	if b := l.out.Whole(); b != nil { // most answers
+		n, full, err = l.writeOne(c.g.Fd(), b)
+	} else {
+		bulk := l.out.Referred() >= bulkFrom
+		if bulk && c.unsent == 0 {
+			c.allow(unsentFirst)
+		}
+		if !bulk || l.pump.affords(now) {
+			l.parts = l.out.Parts(l.parts[:0])
+			n, full, err = l.write(c.g.Fd(), l.parts)
+		}
+		if bulk {
+			l.pump.written += n
+		}
+	}
 	switch {
 	case err != nil:
 		c.end = session.ReasonReset
@@ -34,15 +56,40 @@ func (c *conn) flush(now snapshot.Time) {
 			return
 		}
 		l.ages.move(c, stalled, now)
-		c.arm()
+		c.wait(full)
 	}
+}
+
+// wait has c go on when its socket has room, or when it is its turn again.
+func (c *conn) wait(full bool) {
+	if full {
+		c.full = true
+		c.arm()
+		return
+	}
+	c.loop.enqueue(c)
+}
+
+// allow sets how much c's socket may hold unsent.
+func (c *conn) allow(n int) {
+	c.unsent = n
+	_ = unix.SetsockoptInt(c.g.Fd(), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, n) // without it, more is held
 }
 
 // resume goes on with an answer that the socket did not take whole, and says whether it is out now.
 func (c *conn) resume(now snapshot.Time) bool {
 	l := c.loop
+	if c.queued || !l.pump.affords(now) {
+		l.enqueue(c)
+		return false
+	}
+	if c.full && c.unsent > 0 && c.unsent < unsentMost {
+		c.allow(2 * c.unsent)
+	}
+	c.full = false
 	l.parts = c.rest.Parts(l.parts[:0], maxParts)
-	n, err := l.write(c.g.Fd(), l.parts)
+	n, full, err := l.write(c.g.Fd(), l.parts)
+	l.pump.written += n
 	if err != nil {
 		c.rest, c.end = answer.Rest{}, session.ReasonReset
 		return false
@@ -51,7 +98,7 @@ func (c *conn) resume(now snapshot.Time) bool {
 		l.ages.move(c, stalled, now)
 	}
 	if c.rest.Advance(n); !c.rest.Empty() {
-		c.arm()
+		c.wait(full)
 		return false
 	}
 	return true
@@ -65,7 +112,7 @@ func (c *conn) arm() {
 
 // write writes parts until all is out, the socket is full or the turn is over, and returns how many bytes went out. The
 // socket never blocks, so the system calls need not tell the scheduler.
-func (l *loop) write(fd int, parts [][]byte) (total int, err error) {
+func (l *loop) write(fd int, parts [][]byte) (total int, full bool, err error) {
 	for len(parts) > 0 && total < turnBytes {
 		l.iov = l.iov[:0]
 		size, i := 0, 0
@@ -83,28 +130,38 @@ func (l *loop) write(fd int, parts [][]byte) (total int, err error) {
 		switch errno {
 		case 0:
 		case unix.EAGAIN:
-			return total, nil
+			return total, true, nil
 		default:
-			return total, errno
+			return total, false, errno
 		}
 		if total += n; n < size {
-			return total, nil
+			return total, true, nil
 		}
 	}
-	return total, nil
+	return total, false, nil
+}
+
+// writeOne writes one piece, as write does.
+func (l *loop) writeOne(fd int, b []byte) (n int, full bool, err error) {
+	switch n, errno := call(unix.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(b)), len(b)); errno {
+	case 0:
+		return n, n < len(b), nil
+	case unix.EAGAIN:
+		return 0, true, nil
+	default:
+		return 0, false, errno
+	}
 }
 
 func writev(fd int, iov []unix.Iovec) (int, unix.Errno) {
+	return call(unix.SYS_WRITEV, fd, unsafe.Pointer(unsafe.SliceData(iov)), len(iov))
+}
+
+func call(trap uintptr, fd int, p unsafe.Pointer, n int) (int, unix.Errno) {
 	for {
-		var n uintptr
-		var errno unix.Errno
-		if len(iov) == 1 { // most answers: a plain write is a little cheaper
-			n, _, errno = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(iov[0].Base)), uintptr(iov[0].Len))
-		} else {
-			n, _, errno = unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&iov[0])), uintptr(len(iov)))
-		}
+		done, _, errno := unix.RawSyscall(trap, uintptr(fd), uintptr(p), uintptr(n))
 		if errno != unix.EINTR {
-			return int(n), errno
+			return int(done), errno
 		}
 	}
 }

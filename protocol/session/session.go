@@ -205,8 +205,8 @@ func (s *Session) lookup(frame []byte, q *answer.Request, now snapshot.Time) (St
 	// Sharing is right even where the answer depends on who asks: here, nobody is anybody.
 	r := &forward.Request{Timeout: s.vip.ReadTimeout, Retry: true, Shared: true, Broker: s.broker, Spread: s.vip.LookupForward}
 	if q.Key == wire.KeyMetadata {
-		req, fault := wire.ParseMetadata(q.Body, q.Version, q.TagLimit)
-		if fault != wire.OK {
+		var req wire.MetadataRequest
+		if fault := req.Parse(q.Body, q.Version, q.TagLimit); fault != wire.OK {
 			return End, faultReason(fault)
 		}
 		if req.AutoCreate && req.Count > 0 {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,13 @@ const (
 var DurationBounds = [...]float64{
 	25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10,
 }
+
+var boundNanos = func() (ns [len(DurationBounds)]time.Duration) {
+	for i, s := range DurationBounds {
+		ns[i] = time.Duration(math.Round(s * 1e9))
+	}
+	return ns
+}()
 
 // Stats counts requests. One event loop writes to its own, so that the counters are never contended; anybody may read.
 type Stats struct {
@@ -92,8 +100,8 @@ func (s *Stats) observe(key int16, o Outcome, d time.Duration) {
 	k, _ := place(key, 0)
 	h := &s.durations[k][o]
 	h.sum.Add(uint64(d))
-	sec, i := d.Seconds(), 0
-	for i < len(DurationBounds) && sec > DurationBounds[i] {
+	i := 0
+	for i < len(boundNanos) && d > boundNanos[i] {
 		i++
 	}
 	h.buckets[i].Add(1)

@@ -25,10 +25,11 @@ type MetadataTopic struct {
 	ID [16]byte
 }
 
-// ParseMetadata reads the body of a Metadata request of a version from 0 to 13. Bytes after the body are ignored, as a
-// broker ignores them.
-func ParseMetadata(body []byte, version int16, tagLimit int) (MetadataRequest, Fault) {
-	q := MetadataRequest{AutoCreate: true, version: version, tags: tagLimit}
+// Parse reads the body of a Metadata request of a version from 0 to 13 into q. Bytes after the body are ignored, as a
+// broker ignores them. (It fills what the caller has, as does TopicIter.Next: returning structures of this size by value
+// costs as much as reading them.)
+func (q *MetadataRequest) Parse(body []byte, version int16, tagLimit int) Fault {
+	*q = MetadataRequest{AutoCreate: true, version: version, tags: tagLimit}
 	flexible := version >= 9
 	r := reader{b: body}
 	n := int64(0)
@@ -39,17 +40,18 @@ func ParseMetadata(body []byte, version int16, tagLimit int) (MetadataRequest, F
 	}
 	switch {
 	case r.bad, n < 0 && version == 0:
-		return q, FaultBody
+		return FaultBody
 	case n < 0, n == 0 && version == 0:
 		q.All = true
 	case n > int64(len(r.b))/minTopic(version):
-		return q, FaultBody // more topics than the bytes left can hold
+		return FaultBody // more topics than the bytes left can hold
 	default:
 		q.Count = int(n)
 	}
 	q.topics = r.b
+	var t MetadataTopic
 	for range q.Count {
-		q.topic(&r)
+		t.read(&r, version, tagLimit)
 	}
 	q.topics = q.topics[:len(q.topics)-len(r.b)]
 	if version >= 4 {
@@ -65,9 +67,9 @@ func ParseMetadata(body []byte, version int16, tagLimit int) (MetadataRequest, F
 		r.tags(tagLimit)
 	}
 	if r.bad {
-		return q, FaultBody
+		return FaultBody
 	}
-	return q, OK
+	return OK
 }
 
 // minTopic is the fewest bytes that one topic of a request takes.
@@ -80,32 +82,36 @@ func minTopic(version int16) int64 {
 	}
 }
 
-func (q *MetadataRequest) topic(r *reader) (t MetadataTopic) {
-	if q.version >= 10 {
-		copy(t.ID[:], r.take(16))
-		t.Name, _ = r.nullable(true)
-	} else {
-		t.Name = r.str(q.version >= 9)
-	}
-	if q.version >= 9 {
-		r.tags(q.tags)
-	}
-	return t
-}
-
 // TopicIter walks over a parsed request's topics.
 type TopicIter struct {
-	q *MetadataRequest
-	r reader
+	r       reader
+	version int16
+	tags    int
 }
 
 // Topics returns an iterator; it needs a request that parsed without a fault.
-func (q *MetadataRequest) Topics() TopicIter { return TopicIter{q: q, r: reader{b: q.topics}} }
+func (q *MetadataRequest) Topics() TopicIter {
+	return TopicIter{r: reader{b: q.topics}, version: q.version, tags: q.tags}
+}
 
-// Next returns the next topic, and false after the last.
-func (it *TopicIter) Next() (MetadataTopic, bool) {
+// Next reads the next topic into t; it returns false after the last.
+func (it *TopicIter) Next(t *MetadataTopic) bool {
 	if len(it.r.b) == 0 {
-		return MetadataTopic{}, false
+		return false
 	}
-	return it.q.topic(&it.r), true
+	t.read(&it.r, it.version, it.tags)
+	return true
+}
+
+func (t *MetadataTopic) read(r *reader, version int16, tags int) {
+	*t = MetadataTopic{}
+	if version >= 10 {
+		copy(t.ID[:], r.take(16))
+		t.Name, _ = r.nullable(true)
+	} else {
+		t.Name = r.str(version >= 9)
+	}
+	if version >= 9 {
+		r.tags(tags)
+	}
 }

@@ -136,11 +136,16 @@ func metadataRequests(version int16) []*kmsg.MetadataRequest {
 	return qs
 }
 
+func parseMetadata(body []byte, version int16, tags int) (q MetadataRequest, fault Fault) {
+	fault = q.Parse(body, version, tags)
+	return q, fault
+}
+
 func TestParseMetadataAgreesWithKmsg(t *testing.T) {
 	for v := int16(0); v <= 13; v++ {
 		for i, want := range metadataRequests(v) {
 			body := want.AppendTo(nil)
-			q, fault := ParseMetadata(body, v, tagLimit)
+			q, fault := parseMetadata(body, v, tagLimit)
 			if fault != OK {
 				t.Errorf("v%d shape %d: %v", v, i, fault)
 				continue
@@ -148,11 +153,11 @@ func TestParseMetadataAgreesWithKmsg(t *testing.T) {
 			if msg := differs(&q, want); msg != "" {
 				t.Errorf("v%d shape %d: %s", v, i, msg)
 			}
-			if _, fault := ParseMetadata(append(body[:len(body):len(body)], 1, 2, 3), v, tagLimit); fault != OK {
+			if _, fault := parseMetadata(append(body[:len(body):len(body)], 1, 2, 3), v, tagLimit); fault != OK {
 				t.Errorf("v%d shape %d: trailing bytes are a fault", v, i)
 			}
 			for cut := range body {
-				if _, fault := ParseMetadata(body[:cut], v, tagLimit); fault == OK {
+				if _, fault := parseMetadata(body[:cut], v, tagLimit); fault == OK {
 					t.Errorf("v%d shape %d cut to %d of %d bytes: no fault", v, i, cut, len(body))
 				}
 			}
@@ -176,14 +181,14 @@ func differs(q *MetadataRequest, want *kmsg.MetadataRequest) string {
 		return "topic operations"
 	}
 	it := q.Topics()
+	var got MetadataTopic
 	for _, w := range want.Topics {
-		got, ok := it.Next()
-		if !ok || (got.Name == nil) != (w.Topic == nil) || w.Topic != nil && string(got.Name) != *w.Topic ||
+		if !it.Next(&got) || (got.Name == nil) != (w.Topic == nil) || w.Topic != nil && string(got.Name) != *w.Topic ||
 			want.Version >= 10 && got.ID != w.TopicID {
 			return "topics"
 		}
 	}
-	if _, ok := it.Next(); ok {
+	if it.Next(&got) {
 		return "a topic too many"
 	}
 	return ""
@@ -203,7 +208,7 @@ func TestParseMetadataRefusesCountsBeyondTheBytes(t *testing.T) {
 		"null name in v1":   {1, "00000001ffff"},
 		"name past the end": {1, "00000001010061"},
 	} {
-		if _, fault := ParseMetadata(frame(t, c.body), c.version, tagLimit); fault != FaultBody {
+		if _, fault := parseMetadata(frame(t, c.body), c.version, tagLimit); fault != FaultBody {
 			t.Errorf("%s: %v, want %v", name, fault, FaultBody)
 		}
 	}
@@ -316,7 +321,7 @@ func fuzzMetadata(t *testing.T, h Header, body []byte) {
 	if h.Version < 0 || h.Version > 13 {
 		return
 	}
-	q, fault := ParseMetadata(body, h.Version, tagLimit)
+	q, fault := parseMetadata(body, h.Version, tagLimit)
 	if fault != OK {
 		return
 	}
