@@ -17,10 +17,10 @@ const (
 	// bulkFrom is from how many referred bytes on an answer is written in turns.
 	bulkFrom = 64 << 10
 	// turnBytes is about how much one connection writes before others of its loop have their turn.
-	turnBytes = 256 << 10
-	// window is the time in which windowBytes of turns go out without the pump.
+	turnBytes = 1 << 20
+	// window is the time in which turns go out without the pump until they have written windowBytes.
 	window      = time.Millisecond
-	windowBytes = turnBytes
+	windowBytes = 256 << 10
 	// pumpFor is how long the pump works before the loop looks at its other connections.
 	pumpFor = 500 * time.Microsecond
 )

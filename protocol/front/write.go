@@ -22,7 +22,7 @@ const maxParts = 512
 // does not slow down distant readers, as SO_SNDBUF would.
 const (
 	unsentFirst = 64 << 10
-	unsentMost  = 1 << 20
+	unsentMost  = 4 << 20 // as much as the kernel takes by default
 )
 
 // flush writes what the loop has collected for c, and keeps what the socket does not take or what is for later turns.
