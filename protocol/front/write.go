@@ -83,10 +83,6 @@ func (c *conn) resume(now snapshot.Time) bool {
 		l.enqueue(c)
 		return false
 	}
-	if c.full && c.unsent > 0 && c.unsent < unsentMost {
-		c.allow(2 * c.unsent)
-	}
-	c.full = false
 	l.parts = c.rest.Parts(l.parts[:0], maxParts)
 	n, full, err := l.write(c.g.Fd(), l.parts)
 	l.pump.written += n
@@ -96,6 +92,10 @@ func (c *conn) resume(now snapshot.Time) bool {
 	}
 	if n > 0 {
 		l.ages.move(c, stalled, now)
+		if c.full && c.unsent > 0 && c.unsent < unsentMost {
+			c.allow(2 * c.unsent)
+		}
+		c.full = false
 	}
 	if c.rest.Advance(n); !c.rest.Empty() {
 		c.wait(full)
