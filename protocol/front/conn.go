@@ -25,18 +25,17 @@ type conn struct {
 	rest answer.Rest
 	// end is why the connection closes once rest is written.
 	end session.Reason
-	// queued: it waits for its turn; full: it waits for its socket. unsent is what that may hold, 0: what the kernel likes.
-	queued, full bool
-	unsent       int
-	gone         bool
-
 	// buffered is how many of its bytes wait unserved, as counted in the VIP's budget.
 	buffered int
 
+	unsent     int32 // what its socket may hold that is not on its way; 0: what the kernel likes
+	queued     bool  // waits for its turn to write
+	full       bool  // waits for its socket
 	class      class
 	listed     bool
 	frame      uint64 // which request the partial frame belongs to
 	quiet      class  // which of the quiet lists is its own
+	gone       bool   // closed, as far as the loop is concerned
 	since      snapshot.Time
 	prev, next *conn
 

@@ -270,7 +270,7 @@ func TestTheKernelHoldsLittleForAClientThatDoesNotReadAndMoreForOneThatDoes(t *t
 	stuck := func() (full bool) {
 		onLoops(s, func(l *loop) {
 			if c := l.ages[stalled].head; c != nil {
-				full, allowed = c.full, c.unsent
+				full, allowed = c.full, int(c.unsent)
 				unsent, _ = unix.IoctlGetInt(c.g.Fd(), unix.SIOCOUTQNSD)
 			}
 		})

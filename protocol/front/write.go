@@ -71,9 +71,9 @@ func (c *conn) wait(full bool) {
 }
 
 // allow sets how much c's socket may hold unsent.
-func (c *conn) allow(n int) {
+func (c *conn) allow(n int32) {
 	c.unsent = n
-	_ = unix.SetsockoptInt(c.g.Fd(), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, n) // without it, more is held
+	_ = unix.SetsockoptInt(c.g.Fd(), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, int(n)) // without it, more is held
 }
 
 // resume goes on with an answer that the socket did not take whole, and says whether it is out now.
