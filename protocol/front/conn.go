@@ -21,7 +21,8 @@ type conn struct {
 	opened snapshot.Time
 	peer   netip.AddrPort
 
-	// rest is what the socket did not take yet: slices of snapshots, and copies of everything else. Nothing is served while there is any, so there is never more than one flush's worth.
+	// rest is what the socket did not take yet, or what is for a later turn: slices of snapshots, and copies of everything
+	// else. Nothing is served while there is any, so there is never more than one flush's worth.
 	rest answer.Rest
 	// end is why the connection closes once rest is written.
 	end session.Reason
