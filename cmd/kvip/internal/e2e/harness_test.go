@@ -116,6 +116,7 @@ type gateway struct {
 // settings are what a test changes of the usual configuration.
 type settings struct {
 	discovery string // instead of the given registry
+	token     string // for the registry
 	pool, vip string // further lines of the pool and of the VIP, in YAML, indented as there
 	listen    string // 127.0.0.1 by default
 	notReady  bool   // do not wait for /readyz
@@ -146,10 +147,17 @@ func start(t *testing.T, consul *lab.Consul, s settings) *gateway {
 	if s.discovery == "" {
 		s.discovery = "{type: consul, service: " + service + "}"
 	}
+	tokenFile := ""
+	if s.token != "" {
+		tokenFile = filepath.Join(g.dir, "token")
+		if err := os.WriteFile(tokenFile, []byte(s.token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	config := fmt.Sprintf(`log: {level: debug, format: json}
 admin: {listen: %q}
 state_dir: %s
-consul: {address: %q}
+consul: {address: %q, token_file: %q}
 pools:
   - name: orders
     discovery: %s
@@ -159,7 +167,7 @@ vips:
     listen: %q
     pool: orders
 %s
-`, g.admin, filepath.Join(g.dir, "state"), consulAddr, s.discovery, s.pool, g.addr, s.vip)
+`, g.admin, filepath.Join(g.dir, "state"), consulAddr, tokenFile, s.discovery, s.pool, g.addr, s.vip)
 	file := filepath.Join(g.dir, "kvip.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,8 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,47 +27,6 @@ func ownConsul(t *testing.T) *lab.Consul {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// stream bootstraps at a VIP all the time, until stop, which says how many it did. Every answer must be a whole truth.
-func stream(t *testing.T, vip string, brokers int) (stop func() int64) {
-	ctx, cancel := context.WithCancel(within(t, 3*time.Minute))
-	var done, failed atomic.Int64
-	fail := func(err error) {
-		if ctx.Err() == nil && failed.Add(1) <= 5 {
-			t.Errorf("a bootstrap failed: %v", err)
-		}
-	}
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			for ; ctx.Err() == nil; time.Sleep(40 * time.Millisecond) {
-				versions := kmsg.NewPtrApiVersionsRequest()
-				versions.Version, versions.ClientSoftwareName, versions.ClientSoftwareVersion = 3, "kvip", "1.0"
-				lookup := kmsg.NewPtrMetadataRequest()
-				lookup.Version = 12
-				find := kmsg.NewPtrFindCoordinatorRequest()
-				find.Version, find.CoordinatorKey = 3, "group"
-				for _, q := range []kmsg.Request{versions, lookup, find} {
-					resp, err := lab.Exchange(ctx, vip, q)
-					if err != nil {
-						fail(err)
-						break
-					}
-					if m, ok := resp.(*kmsg.MetadataResponse); ok && len(m.Brokers) != brokers {
-						fail(fmt.Errorf("%d brokers instead of %d", len(m.Brokers), brokers))
-					}
-				}
-				done.Add(1)
-			}
-		})
-	}
-	return func() int64 {
-		cancel()
-		all.Wait()
-		t.Logf("%d bootstraps, %d failed", done.Load(), failed.Load())
-		return done.Load()
-	}
 }
 
 // members are the brokers in the pool, by state and weight.
@@ -117,8 +73,10 @@ func TestAPoolIsChangedByCommandsUnderBootstraps(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.Close()
-	if err := k.CreateTopic(ctx, "orders", 3, 3); err != nil {
-		t.Fatal(err)
+	for _, topic := range topics[:2] {
+		if err := k.CreateTopic(ctx, topic, 3, 3); err != nil {
+			t.Fatal(err)
+		}
 	}
 	consul := ownConsul(t)
 	if err := register(ctx, consul, k.Nodes()[:3]...); err != nil {
@@ -130,34 +88,32 @@ func TestAPoolIsChangedByCommandsUnderBootstraps(t *testing.T) {
 		m := g.members(t)
 		return m[b(0)] == "serving 1" && m[b(1)] == "serving 1" && m[b(2)] == "serving 1" && len(m) == 3
 	})
-	stop := stream(t, g.addr, 4)
-	soon := func(what string, ok func(m map[string]string) bool) {
-		t.Helper()
-		begun := time.Now()
-		eventually(t, 3*time.Second, what, func() bool { return ok(g.members(t)) })
-		t.Logf("after %v: %s", time.Since(begun).Round(time.Millisecond), what)
-	}
-	for range 2 {
-		g.pool(t, "add", b(3), "--weight", "2")
-		soon("the fourth serves", func(m map[string]string) bool { return m[b(3)] == "serving 2" && len(m) == 4 })
-		g.pool(t, "drain", b(0))
-		soon("the first drains", func(m map[string]string) bool { return m[b(0)] == "draining 0" })
-		g.pool(t, "weight", b(1), "5")
-		soon("the second weighs 5", func(m map[string]string) bool { return m[b(1)] == "serving 5" })
-		g.pool(t, "undrain", b(0))
-		soon("the first serves", func(m map[string]string) bool { return m[b(0)] == "serving 1" })
-		g.pool(t, "weight", b(1), "default")
-		g.pool(t, "remove", b(3))
-		soon("the fourth is out", func(m map[string]string) bool { return m[b(3)] == "" && len(m) == 3 })
-	}
-	// A broker that its own agent registers stays out as well, until it is added again.
-	g.pool(t, "remove", b(2))
-	soon("the third is out", func(m map[string]string) bool { return m[b(2)] == "" && len(m) == 2 })
-	g.pool(t, "add", b(2))
-	soon("and back", func(m map[string]string) bool { return m[b(2)] == "serving 1" })
-	if n := stop(); n < 200 {
-		t.Errorf("only %d bootstraps", n)
-	}
+	flawless(t, loaded(t, g, k, 20*time.Second, func(time.Time) {
+		soon := func(what string, ok func(m map[string]string) bool) {
+			t.Helper()
+			begun := time.Now()
+			eventually(t, 3*time.Second, what, func() bool { return ok(g.members(t)) })
+			t.Logf("after %v: %s", time.Since(begun).Round(time.Millisecond), what)
+		}
+		for range 2 {
+			g.pool(t, "add", b(3), "--weight", "2")
+			soon("the fourth serves", func(m map[string]string) bool { return m[b(3)] == "serving 2" && len(m) == 4 })
+			g.pool(t, "drain", b(0))
+			soon("the first drains", func(m map[string]string) bool { return m[b(0)] == "draining 0" })
+			g.pool(t, "weight", b(1), "5")
+			soon("the second weighs 5", func(m map[string]string) bool { return m[b(1)] == "serving 5" })
+			g.pool(t, "undrain", b(0))
+			soon("the first serves", func(m map[string]string) bool { return m[b(0)] == "serving 1" })
+			g.pool(t, "weight", b(1), "default")
+			g.pool(t, "remove", b(3))
+			soon("the fourth is out", func(m map[string]string) bool { return m[b(3)] == "" && len(m) == 3 })
+		}
+		// A broker that its own agent registers stays out as well, until it is added again.
+		g.pool(t, "remove", b(2))
+		soon("the third is out", func(m map[string]string) bool { return m[b(2)] == "" && len(m) == 2 })
+		g.pool(t, "add", b(2))
+		soon("and back", func(m map[string]string) bool { return m[b(2)] == "serving 1" })
+	}))
 	if out := g.pool(t, "list", "--audit"); strings.Count(out, "\n") != 15 || !strings.Contains(out, "weight default") {
 		t.Errorf("audit trail:\n%s", out)
 	}
@@ -269,31 +225,30 @@ func TestAnEmptyRestartOfConsulAndTheGatewaysOwnEntry(t *testing.T) {
 		return id
 	}
 	id := listed("kvip lists itself", 5*time.Second)
-	stop := stream(t, g.addr, 3)
-
-	if err := consul.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(2 * time.Second)
-	if err := consul.Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if got := listed("kvip lists itself again within a TTL", ttl+time.Second); got != id {
-		t.Errorf("as %s, before as %s", got, id)
-	}
-	if n := len(g.members(t)); n != 3 {
-		t.Errorf("%d members while the catalogue is empty", n)
-	}
-	entry("b0", k.Node(0))
-	entry("b1", k.Node(1))
-	if err := consul.Register(ctx, lab.Service{Name: service, ID: "b4", Address: "127.0.0.99", Port: 19092}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 3*time.Second, "the new one is a member, and nobody has gone", func() bool {
-		m := g.members(t)
-		return m["127.0.0.99:19092"] != "" && len(m) == 4
-	})
-	stop()
+	flawless(t, loaded(t, g, k, 15*time.Second, func(time.Time) {
+		if err := consul.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if err := consul.Restart(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if got := listed("kvip lists itself again within a TTL", ttl+time.Second); got != id {
+			t.Errorf("as %s, before as %s", got, id)
+		}
+		if n := len(g.members(t)); n != 3 {
+			t.Errorf("%d members while the catalogue is empty", n)
+		}
+		entry("b0", k.Node(0))
+		entry("b1", k.Node(1))
+		if err := consul.Register(ctx, lab.Service{Name: service, ID: "b4", Address: "127.0.0.99", Port: 19092}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 3*time.Second, "the new one is a member, and nobody has gone", func() bool {
+			m := g.members(t)
+			return m["127.0.0.99:19092"] != "" && len(m) == 4
+		})
+	}))
 
 	if err := g.Pause(); err != nil {
 		t.Fatal(err)
