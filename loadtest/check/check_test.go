@@ -12,18 +12,26 @@ import (
 // view is the answer of a cluster whose one partition is at an epoch.
 func view(t *testing.T, k *Checker, cluster string, epoch int32) *View {
 	t.Helper()
+	return topicsView(t, k, cluster, map[string]int32{"orders": epoch})
+}
+
+// topicsView is the answer about topics with a partition each, at those epochs.
+func topicsView(t *testing.T, k *Checker, cluster string, epochs map[string]int32) *View {
+	t.Helper()
 	m := kmsg.NewPtrMetadataResponse()
 	m.Version, m.ClusterID = 9, kmsg.StringPtr(cluster)
 	b := kmsg.NewMetadataResponseBroker()
 	b.NodeID, b.Host, b.Port = 1, "127.0.0.1", 9092
 	m.Brokers = append(m.Brokers, b)
-	topic := kmsg.NewMetadataResponseTopic()
-	topic.Topic = kmsg.StringPtr("orders")
-	p := kmsg.NewMetadataResponseTopicPartition()
-	p.Leader, p.LeaderEpoch = 1, epoch
-	topic.Partitions = append(topic.Partitions, p)
-	m.Topics = append(m.Topics, topic)
-	v := k.Metadata(9, 1, m.AppendTo(nil))
+	for name, epoch := range epochs {
+		topic := kmsg.NewMetadataResponseTopic()
+		topic.Topic = kmsg.StringPtr(name)
+		p := kmsg.NewMetadataResponseTopicPartition()
+		p.Leader, p.LeaderEpoch = 1, epoch
+		topic.Partitions = append(topic.Partitions, p)
+		m.Topics = append(m.Topics, topic)
+	}
+	v := k.Metadata(9, len(epochs), m.AppendTo(nil))
 	if v.Fault != failure.None {
 		t.Fatal(v.Fault, v.Detail)
 	}
@@ -80,4 +88,34 @@ func TestAClientHoldsItsClusterPerConnectionAndItsEpochsForGood(t *testing.T) {
 	accept(view(t, k, "a", 6), failure.EpochBack)
 	m.NewConnection()
 	accept(view(t, k, "b", 1), failure.None)
+}
+
+// TestAnAnswerAboutLessDoesNotMakeForgetTheRest: who asks for one topic, or for the brokers alone, still knows the others.
+func TestAnAnswerAboutLessDoesNotMakeForgetTheRest(t *testing.T) {
+	k := New(Expect{})
+	var m Memory
+	all := func(orders, payments int32) *View {
+		return topicsView(t, k, "a", map[string]int32{"orders": orders, "payments": payments})
+	}
+	for i, step := range []struct {
+		view *View
+		want failure.Class
+	}{
+		{all(5, 5), failure.None},
+		{topicsView(t, k, "a", map[string]int32{"orders": 6}), failure.None},
+		{topicsView(t, k, "a", nil), failure.None},
+		{all(6, 4), failure.EpochBack},
+		{all(5, 5), failure.EpochBack},
+		{all(6, 5), failure.None},
+		{all(7, 5), failure.None},
+		{topicsView(t, k, "a", map[string]int32{"payments": 4}), failure.EpochBack},
+	} {
+		at := time.Duration(i) * time.Second
+		if got, detail := k.Accept(&m, step.view); got != step.want {
+			t.Errorf("step %d: a client's %s %q, want %s", i, got, detail, step.want)
+		}
+		if got, detail := k.Across(step.view, at, at); i > 0 && got != step.want {
+			t.Errorf("step %d: across clients %s %q, want %s", i, got, detail, step.want)
+		}
+	}
 }
