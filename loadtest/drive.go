@@ -116,7 +116,7 @@ func (p *plan) hearTruth(ctx context.Context) (stop func(), err error) {
 }
 
 // truthWithin is how long the first broker may take to tell the truth.
-const truthWithin = 5 * time.Second
+const truthWithin = 3 * time.Second
 
 // measure drives sides in turns.
 func (p *plan) measure(ctx context.Context, pass gate, sides []side, rounds int, begin func() float64) (stands []*stand, err error) {

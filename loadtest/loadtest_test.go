@@ -384,20 +384,24 @@ func TestConditionsDecideTheExitCode(t *testing.T) {
 
 func TestBadFlagsAreNamedWithTheirFix(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--yes-really":         {"--target", "192.0.2.1:9092"},
-		"nowhere":              {"--target", "127.0.0.1:1", "--vs", "nowhere"},
-		"has no rate":          {"--target", "127.0.0.1:1", "--rate", "fast"},
-		"times of their own":   {"--target", "127.0.0.1:1", "--scenario", "steady", "--rate", "5"},
-		"a closed loop has no": {"--target", "127.0.0.1:1", "--closed", "--rate", "5"},
-		"unknown scenario":     {"--target", "127.0.0.1:1", "--scenario", "flood"},
-		"unknown library":      {"--target", "127.0.0.1:1", "--scenario", "steady", "--library", "cobol"},
-		"cannot be mixed":      {"--target", "127.0.0.1:1", "--scenario", "mixed", "--mix", "steady"},
-		"a weight is a number": {"--target", "127.0.0.1:1", "--mix", "kept=x"},
-		"assertion 1":          {"--target", "127.0.0.1:1", "--assert", "p99"},
-		"--brokers-only":       {"--target", "127.0.0.1:1", "--brokers-only", "--topic", "x"},
-		"missing flags":        {"--scenario", "kept"},
-		"--sources":            {"--target", "127.0.0.1:1", "--sources", "here"},
-		"--processes":          {"--target", "127.0.0.1:1", "--processes", "0"},
+		"--yes-really":          {"--target", "192.0.2.1:9092"},
+		"nowhere":               {"--target", "127.0.0.1:1", "--vs", "nowhere"},
+		"has no rate":           {"--target", "127.0.0.1:1", "--rate", "fast"},
+		"times of their own":    {"--target", "127.0.0.1:1", "--scenario", "steady", "--rate", "5"},
+		"a closed loop has no":  {"--target", "127.0.0.1:1", "--closed", "--rate", "5"},
+		"unknown scenario":      {"--target", "127.0.0.1:1", "--scenario", "flood"},
+		"unknown library":       {"--target", "127.0.0.1:1", "--scenario", "steady", "--library", "cobol"},
+		"cannot be mixed":       {"--target", "127.0.0.1:1", "--scenario", "mixed", "--mix", "steady"},
+		"a weight is a number":  {"--target", "127.0.0.1:1", "--mix", "kept=x"},
+		"assertion 1":           {"--target", "127.0.0.1:1", "--assert", "p99"},
+		"--brokers-only":        {"--target", "127.0.0.1:1", "--brokers-only", "--topic", "x"},
+		"--asks: kept asks":     {"--target", "127.0.0.1:1", "--asks", "metadata-all"},
+		"192.0.2.7:9092 is not": {"--target", "127.0.0.1:1", "--truth", "192.0.2.7:9092"},
+		"--truth-bound 0s":      {"--target", "127.0.0.1:1", "--truth", "127.0.0.1:2", "--truth-bound", "0s"},
+		"--truth: none of":      {"--target", "127.0.0.1:1", "--scenario", "storm", "--truth", "127.0.0.1:2"},
+		"missing flags":         {"--scenario", "kept"},
+		"--sources":             {"--target", "127.0.0.1:1", "--sources", "here"},
+		"--processes":           {"--target", "127.0.0.1:1", "--processes", "0"},
 	} {
 		if err := loadtest(t.Context(), args, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q in it", args, err, want)

@@ -26,8 +26,8 @@ const (
 	// bound is how old an answer may be by the brokers' word: max_age (1 s), three refreshes for what looks older or smaller
 	// than before (1.5 s), and the time that a broker which says nothing costs one of them (0.5 s).
 	bound = 3 * time.Second
-	// chaosRate is bootstraps per second: 210 s of it are more than 100,000.
-	chaosRate, chaosFull = 500, 210 * time.Second
+	// chaosRate is bootstraps per second: chaosFull of it are more than 100,000.
+	chaosRate, chaosFull = 500, 205 * time.Second
 )
 
 // chaos is one row of the table while it runs: a cluster, a registry, a gateway, and a load on the gateway.
