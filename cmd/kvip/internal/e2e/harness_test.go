@@ -243,16 +243,30 @@ type memberStatus struct {
 
 func (g *gateway) status(t *testing.T) status {
 	t.Helper()
-	resp, err := http.Get("http://" + g.admin + "/statusz.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
 	var s status
-	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil || len(s.VIPs) != 1 || len(s.Pools) != 1 {
-		t.Fatalf("statusz: %v, %+v", err, s)
+	g.statusz(t, &s)
+	if len(s.VIPs) != 1 || len(s.Pools) != 1 {
+		t.Fatalf("statusz: %+v", s)
 	}
 	return s
+}
+
+// statusz reads /statusz.json. Where the machine has no time for it, it asks again.
+func (g *gateway) statusz(t *testing.T, into any) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		resp, err := http.Get("http://" + g.admin + "/statusz.json")
+		if err == nil {
+			err = json.NewDecoder(resp.Body).Decode(into)
+			_ = resp.Body.Close()
+		}
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("statusz: %v", err)
+		}
+	}
 }
 
 // closed returns how many connections ended for a reason.

@@ -32,11 +32,6 @@ func ownConsul(t *testing.T) *lab.Consul {
 // members are the brokers in the pool, by state and weight.
 func (g *gateway) members(t *testing.T) map[string]string {
 	t.Helper()
-	resp, err := http.Get("http://" + g.admin + "/statusz.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
 	var s struct {
 		Pools []struct {
 			Members []struct {
@@ -45,9 +40,7 @@ func (g *gateway) members(t *testing.T) map[string]string {
 			}
 		}
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
-		t.Fatal(err)
-	}
+	g.statusz(t, &s)
 	out := map[string]string{}
 	for _, m := range s.Pools[0].Members {
 		out[m.Broker] = fmt.Sprintf("%s %d", m.State, m.Weight)
