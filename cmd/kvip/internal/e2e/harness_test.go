@@ -239,6 +239,7 @@ type memberStatus struct {
 	NodeID                int32 `json:"node_id"`
 	Weight                int
 	Forwardable           bool
+	Connections           int
 }
 
 func (g *gateway) status(t *testing.T) status {
