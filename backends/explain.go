@@ -61,8 +61,8 @@ func (p *Pool) Explain(client netip.AddrPort) Explanation {
 		e.Head = choice(p.cfg.Heads, v.heads, v.headPicker, key, "no listed broker is known to serve: each listed one heads a list in turn")
 	}
 	for _, m := range v.members {
-		if s := m.status.Load(); s.skipped() != "" {
-			e.Skipped = append(e.Skipped, Skipped{Broker: s.Broker, NodeID: s.NodeID, State: s.State, Why: s.skipped()})
+		if s := m.status.Load(); s.Skipped() != "" {
+			e.Skipped = append(e.Skipped, Skipped{Broker: s.Broker, NodeID: s.NodeID, State: s.State, Why: s.Skipped()})
 		}
 	}
 	return e
@@ -79,8 +79,8 @@ func choice(name string, members []policy.Member, picker policy.Picker, key uint
 	return c
 }
 
-// skipped says why a member gets nothing, or less than its share, "" when it does not.
-func (s *MemberStatus) skipped() string {
+// Skipped says why a member gets nothing, or less than its share, "" when it does not.
+func (s *MemberStatus) Skipped() string {
 	switch State(s.State) {
 	case Serving:
 		switch {

@@ -76,6 +76,8 @@ type world struct {
 	builds []answer.Input
 	conns  map[string][]net.Conn
 	delays map[string]time.Duration
+	// spoil stands between the pool and a broker, by address.
+	spoil map[string]func(net.Conn) net.Conn
 }
 
 func newWorld(t *testing.T) *world {
@@ -139,12 +141,18 @@ func (w *world) start(cfg Config) *Pool {
 }
 
 func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	w.mu.Lock()
+	w.conns[addr] = append(w.conns[addr], nil) // it was tried
+	w.mu.Unlock()
 	c, err := w.net.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
 	w.mu.Lock()
 	w.conns[addr] = append(w.conns[addr], c)
+	if spoil := w.spoil[addr]; spoil != nil {
+		c = spoil(c)
+	}
 	w.mu.Unlock()
 	return &delayed{c, w, addr}, nil
 }
@@ -176,7 +184,9 @@ func (w *world) cut(port int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.conns[addr(port)] {
-		_ = c.Close()
+		if c != nil {
+			_ = c.Close()
+		}
 	}
 }
 

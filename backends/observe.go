@@ -36,22 +36,30 @@ type observed struct {
 
 // observe follows the snapshot: brokers outside the registry that may be dialled are asked now and then.
 func (w *writer) observe() {
-	if len(w.p.cfg.DialAllow) == 0 || w.cur == nil {
+	if len(w.p.cfg.DialAllow)+len(w.observed) == 0 || w.cur == nil {
 		return
 	}
-	registered := map[int32]bool{}
+	registered, tells := map[int32]bool{}, map[int32]bool{}
 	for _, m := range w.sorted {
 		registered[m.nodeID] = true
+		tells[m.nodeID] = tells[m.nodeID] || m.apis != nil
 	}
 	for id, o := range w.observed {
-		if b := w.cur.Broker(id); b == nil || registered[id] || hostPort(b.Host, b.Port) != o.addr {
-			w.p.observer.Remove(o.addr)
+		b := w.cur.Broker(id)
+		if b != nil && o.addr == "" { // known from the last run
+			o.addr = hostPort(b.Host, b.Port)
+		}
+		// One that is registered is a member's business, once that has a table of its own.
+		if b == nil || tells[id] || hostPort(b.Host, b.Port) != o.addr {
+			if o.checker != nil {
+				w.p.observer.Remove(o.addr)
+			}
 			delete(w.observed, id)
 		}
 	}
 	for _, b := range w.cur.Brokers {
 		addr := hostPort(b.Host, b.Port)
-		if registered[b.NodeID] || !w.p.mayDial(b.Host) {
+		if registered[b.NodeID] || len(w.p.cfg.DialAllow) == 0 || !w.p.mayDial(b.Host) {
 			continue
 		}
 		o := w.observed[b.NodeID]
@@ -71,6 +79,17 @@ func (w *writer) observe() {
 			continue
 		}
 		o.checker = checker
+	}
+}
+
+// left keeps the table of a member that no registry lists any more for as long as the cluster still does: clients are
+// still told of it.
+func (w *writer) left(m *member) {
+	if m.apis == nil || m.nodeID < 0 || w.cur == nil {
+		return
+	}
+	if b := w.cur.Broker(m.nodeID); b != nil && w.observed[m.nodeID] == nil {
+		w.observed[m.nodeID] = &observed{addr: hostPort(b.Host, b.Port), apis: m.apis}
 	}
 }
 
@@ -136,7 +155,7 @@ func (w *writer) observedProbe(e healthcheck.Event) string {
 // wanted says of which brokers the tables have to be learnt before a view that lists them is used.
 type wanted struct {
 	p *Pool
-	// have are node ids whose table is known, or that were asked and did not tell; registered are the addresses of
+	// have are node ids whose table is known, or that need not be asked; registered are the addresses of
 	// members by what a list may call them.
 	have       map[int32]bool
 	registered map[string]string
@@ -147,7 +166,8 @@ type wanted struct {
 func (w *writer) wanted() wanted {
 	x := wanted{p: w.p, have: map[int32]bool{}, registered: map[string]string{}, byID: map[int32]string{}}
 	for _, m := range w.sorted {
-		if m.apis != nil || m.health != healthcheck.Unknown {
+		// At the start those that are down have just been asked.
+		if m.apis != nil || w.cur == nil && m.health != healthcheck.Unknown {
 			x.have[m.nodeID] = true
 		}
 		x.registered[strings.ToLower(m.addr)] = m.addr
@@ -164,12 +184,13 @@ func (w *writer) wanted() wanted {
 }
 
 // learn asks the brokers that next lists and cur does not for their tables, as far as they may be dialled and answer
-// soon: the pool's ApiVersions has to be true of them before clients hear of them (clients.md R8).
-func (x wanted) learn(ctx context.Context, cur, next *snapshot.Snapshot) map[int32]*snapshot.APIs {
+// soon: the pool's ApiVersions has to be true of them before clients hear of them (clients.md R8). silent are those that
+// did not.
+func (x wanted) learn(ctx context.Context, cur, next *snapshot.Snapshot) (tables map[int32]*snapshot.APIs, silent []string) {
 	ctx, cancel := context.WithTimeout(ctx, 2*x.p.cfg.Health.Timeout)
 	defer cancel()
 	var mu sync.Mutex
-	tables := map[int32]*snapshot.APIs{}
+	tables = map[int32]*snapshot.APIs{}
 	var g errgroup.Group
 	g.SetLimit(learners)
 	for _, b := range next.Brokers {
@@ -184,16 +205,19 @@ func (x wanted) learn(ctx context.Context, cur, next *snapshot.Snapshot) map[int
 			defer prober.Close()
 			one, cancel := context.WithTimeout(ctx, x.p.cfg.Health.Timeout)
 			defer cancel()
-			if r := prober.Run(one); r.Verdict.Passed() && r.APIs != nil {
-				mu.Lock()
+			r := prober.Run(one)
+			mu.Lock()
+			defer mu.Unlock()
+			if r.Verdict.Passed() && r.APIs != nil {
 				tables[b.NodeID] = r.APIs
-				mu.Unlock()
+			} else {
+				silent = append(silent, hostPort(b.Host, b.Port))
 			}
 			return nil
 		})
 	}
 	_ = g.Wait()
-	return tables
+	return tables, silent
 }
 
 // prober returns the probe of a listed broker, nil when it may not be dialled.

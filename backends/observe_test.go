@@ -5,15 +5,18 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/kvip/kvip/backends/snapshot"
 	"github.com/kvip/kvip/discovery"
 )
 
@@ -133,4 +136,82 @@ func TestDescriptorsAreBounded(t *testing.T) {
 	if n := p.Descriptors(); n > 5000 {
 		t.Errorf("%d with 2,000 members, want one for each probe and a bounded rest", n)
 	}
+}
+
+// deaf is a connection to a broker that hears nothing.
+type deaf struct{ net.Conn }
+
+func (deaf) Write(b []byte) (int, error) { return len(b), nil }
+
+// A broker that has just started is listed some moments before it answers: it is handed out once it has told its versions,
+// or after a while, so that one that kvip cannot reach does not keep clients from everything else that is new.
+func TestANewBrokerIsHandedOutOnceItsVersionsAreKnown(t *testing.T) {
+	for name, mute := range map[string]time.Duration{"answers after 3 s": 3 * time.Second, "never answers": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				c := w.cluster("A", three)
+				lie(c, 18, []int32{3}, oldTable)
+				p := w.up(Config{}, three...)
+				w.registry.list(9092, 9093, 9094, 9095)
+				time.Sleep(2 * time.Second) // it is down to begin with
+				began := time.Now()
+				w.mu.Lock()
+				w.spoil = map[string]func(net.Conn) net.Conn{addr(9095): func(c net.Conn) net.Conn {
+					if time.Since(began) < mute {
+						return deaf{c}
+					}
+					return c
+				}}
+				w.mu.Unlock()
+				before := len(w.built())
+				if _, _, err := c.AddNode(3, 9095); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, 12*time.Second, "the fourth broker is handed out", func() bool { return slices.Contains(w.brokers(), 3) })
+				if took := time.Since(began); took < min(mute, unlearntFor) || took > unlearntFor+2*time.Second {
+					t.Errorf("handed out after %v", took)
+				}
+				if n := p.Status().Rejected[string(snapshot.UnknownVersions)]; n == 0 {
+					t.Error("the views that were held back are not counted")
+				}
+				for _, in := range w.built()[before:] {
+					if _, hi, _ := in.APIs.Range(0); mute < unlearntFor && in.Snapshot.Broker(3) != nil && hi != 7 {
+						t.Errorf("generation %d lists the old broker with Produce up to %d", in.Snapshot.Generation, hi)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A broker that an operator takes out of the pool counts for as long as the cluster lists it: clients are told of it.
+func TestABrokerThatLeavesTheRegistryCountsWhileTheClusterListsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.cluster("A", []int{9092, 9093, 9094, 9095})
+		lie(c, 18, []int32{3}, oldTable)
+		w.up(Config{}, 9092, 9093, 9094, 9095)
+		produce := func() int16 {
+			_, hi, _ := w.pool.view.Load().apis.Range(0)
+			return hi
+		}
+		if hi := produce(); hi != 7 {
+			t.Fatalf("Produce up to %d with an old broker, want 7", hi)
+		}
+		w.registry.list(three...)
+		for range 50 {
+			time.Sleep(100 * time.Millisecond)
+			if hi := produce(); hi != 7 && slices.Contains(w.brokers(), 3) {
+				t.Fatalf("Produce up to %d while the old broker is handed out", hi)
+			}
+		}
+		if len(w.states()) != 3 {
+			t.Fatalf("members: %v", w.states())
+		}
+		if err := c.RemoveNode(3); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 3*time.Second, "widened once the cluster does not list it", func() bool { return produce() > 7 })
+	})
 }

@@ -34,7 +34,13 @@ type refreshState struct {
 	// doubted is the last round's; failures counts the rounds in a row that nobody answered.
 	doubted, failures int
 	took              time.Duration
+	// unlearnt is since when views are held back for a broker that has not told its versions; zero when none is.
+	unlearnt time.Time
 }
+
+// unlearntFor is how long views are held back that list a new broker which does not tell its versions. A broker is
+// listed some moments before it answers; one that kvip cannot reach must not keep clients from what else is new.
+const unlearntFor = 5 * time.Second
 
 // startRefresh starts the next round if it is due and nothing is under way; otherwise it says how long to wait for it,
 // or that it is some event that has to be waited for.
@@ -60,10 +66,15 @@ func (w *writer) startRefresh(ctx context.Context) (wait time.Duration, due bool
 		timeout: w.askTimeout(),
 	}
 	wanted := w.wanted()
+	mayHold := w.cur != nil && (r.unlearnt.IsZero() || time.Since(r.unlearnt) < unlearntFor)
 	w.wg.Go(func() {
 		o := r.asker.round(ctx, plan)
 		if o.accepted != nil {
-			o.tables = wanted.learn(ctx, plan.cur, o.accepted)
+			var silent []string
+			o.tables, silent = wanted.learn(ctx, plan.cur, o.accepted)
+			if len(silent) > 0 && mayHold {
+				o.hold(silent)
+			}
 		}
 		w.post(o)
 	})
@@ -111,6 +122,12 @@ func (w *writer) askTimeout() time.Duration {
 func (w *writer) refreshed(o outcome) string {
 	r := &w.refresh
 	r.running, r.doubted = false, o.doubted
+	switch {
+	case !o.held:
+		r.unlearnt = time.Time{}
+	case r.unlearnt.IsZero():
+		r.unlearnt = r.started
+	}
 	defer func() { r.due = r.started.Add(w.refreshInterval()) }()
 	w.note(o)
 	defer w.showReport()

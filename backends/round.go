@@ -58,8 +58,9 @@ type outcome struct {
 	took   time.Duration
 	// tables are those of brokers that the new view lists and cur did not, by node id.
 	tables map[int32]*snapshot.APIs
-	// doubted goes into the next plan.
+	// doubted goes into the next plan. held says that the view was not accepted for a broker whose versions are unknown.
 	doubted  int
+	held     bool
 	rejected []rejection
 	failed   []failure
 }
@@ -172,6 +173,15 @@ func (o *outcome) decide(p plan, opinions []opinion) {
 func (o *outcome) accept(op opinion) {
 	o.confirm(op)
 	o.accepted, o.doubted = op.cand.Snapshot, 0
+}
+
+// hold refuses for now what was accepted: it lists brokers that have not told yet what they serve, and ApiVersions has to
+// be true of a broker before it is handed out.
+func (o *outcome) hold(silent []string) {
+	o.accepted, o.held = nil, true
+	o.rejected = append(o.rejected, rejection{o.broker, &snapshot.Fault{
+		Reason: snapshot.UnknownVersions, Detail: "not known yet is what these new brokers serve: " + few(silent),
+	}})
 }
 
 func (o *outcome) confirm(op opinion) {

@@ -203,8 +203,9 @@ func (w *writer) membership(v discovery.View) {
 		w.members[addr] = m
 		w.sorted = append(w.sorted, m)
 	}
-	for addr := range old {
+	for addr, m := range old {
 		if w.members[addr] == nil {
+			w.left(m)
 			w.p.scheduler.Remove(addr)
 			w.outliers.Forget(addr)
 		}

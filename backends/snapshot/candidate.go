@@ -34,10 +34,15 @@ const (
 	HalfBuilt      Reason = "half_built"      // a topic lost partitions, or has an error where it had none
 )
 
+// UnknownVersions is why a candidate waits that the brokers agree on: it lists a new broker that has not told yet which
+// versions it serves.
+const UnknownVersions Reason = "unknown_versions"
+
 // Reasons has every reason, in the order in which a candidate's first one is counted.
 var Reasons = []Reason{
 	NoBrokers, WrongCluster, BadAddress, VIPAddress, SharedAddress, Controller, ErrorCode, Malformed,
 	Shrunk, Moved, TopicIDBack, LowerEpoch, TopicRecreated, TopicGone, HalfBuilt,
+	UnknownVersions,
 }
 
 // Fault is a reason with the values that it was found by.
@@ -100,7 +105,7 @@ func checkBrokers(brokers []kmsg.MetadataResponseBroker, rules Rules) *Fault {
 func checkAddress(id int32, host string, port int32, rules Rules) *Fault {
 	ip, err := netip.ParseAddr(host)
 	switch {
-	case host == "" || strings.ContainsAny(host, "[]*/ ") || err == nil && ip.IsUnspecified():
+	case host == "" || strings.ContainsAny(host, "[]*/ ") || err == nil && (ip.IsUnspecified() || ip.Unmap().IsLinkLocalUnicast()):
 		return faultf(BadAddress, "node id %d advertises the host %q: fix its advertised.listeners", id, host)
 	case port < 1 || port > 65535:
 		return faultf(BadAddress, "node id %d advertises the port %d: fix its advertised.listeners", id, port)

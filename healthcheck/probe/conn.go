@@ -132,6 +132,8 @@ func (c *conn) read() ([]byte, error) {
 	}
 	n, bad := wire.FrameSize(c.in[:], c.limit)
 	switch {
+	case bad != wire.OK && notKafka(c.in[:wire.SizeBytes]) != "":
+		return nil, badAnswer("%s", notKafka(c.in[:wire.SizeBytes]))
 	case bad != wire.OK:
 		return nil, badAnswer("the answer begins with % x, which is no size up to %d (%v)", c.in[:wire.SizeBytes], c.limit, bad)
 	case got > n:
@@ -151,6 +153,19 @@ func (c *conn) read() ([]byte, error) {
 		return nil, fmt.Errorf("after %d of %d bytes: %w", int64(got)+more-wire.SizeBytes, n-wire.SizeBytes, err)
 	}
 	return c.large.Bytes(), nil
+}
+
+// notKafka says what it is that answers with those bytes, "" when it is nothing that is often met.
+func notKafka(head []byte) string {
+	switch {
+	case (head[0] == 0x15 || head[0] == 0x16) && head[1] == 3: // an alert, or a handshake
+		return "it speaks TLS: register the broker's plain listener"
+	case string(head) == "HTTP":
+		return "it speaks HTTP: this is no port of Kafka"
+	case string(head) == "SSH-":
+		return "it speaks SSH: this is no port of Kafka"
+	}
+	return ""
 }
 
 func badAnswer(format string, args ...any) *fault {

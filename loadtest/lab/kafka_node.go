@@ -63,6 +63,29 @@ func (n *Node) Restart(ctx context.Context) error {
 	return n.waitListed(ctx)
 }
 
+// Upgrade ends the node as operators do, starts it on its data in another version, one of those that [KafkaConfig] names,
+// and returns once every running node lists it.
+func (n *Node) Upgrade(ctx context.Context, version string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	app := n.k.apps[version]
+	if app == nil {
+		return fmt.Errorf("lab: upgrade %s: KafkaConfig does not name version %q", n.Name(), version)
+	}
+	if err := n.Stop(ctx); err != nil {
+		return err
+	}
+	cfg, err := n.k.javaProcess(n.Name(), app, "kafka.Kafka", n.k.path(n.Name(), "server.properties"))
+	if err != nil {
+		return err
+	}
+	n.become(cfg)
+	if err := n.k.start(n); err != nil {
+		return err
+	}
+	return n.waitListed(ctx)
+}
+
 // start starts a node again, unless the cluster is closed.
 func (k *Kafka) start(n *Node) error {
 	k.mu.Lock()
@@ -223,10 +246,18 @@ func (k *Kafka) format(ctx context.Context, app *javaApp, s nodeSpec, data strin
 
 // startJava starts a class of app in the directory called name, where its log is, too.
 func (k *Kafka) startJava(name string, app *javaApp, class, propertiesFile string) (*Process, error) {
+	cfg, err := k.javaProcess(name, app, class, propertiesFile)
+	if err != nil {
+		return nil, err
+	}
+	return StartProcess(cfg)
+}
+
+func (k *Kafka) javaProcess(name string, app *javaApp, class, propertiesFile string) (ProcessConfig, error) {
 	dir := k.path(name)
 	logConfig := filepath.Join(dir, app.build.logConfig)
 	if err := os.WriteFile(logConfig, []byte(fmt.Sprintf(logConfigs[app.build.logConfig], k.cfg.LogLevel)), 0o644); err != nil {
-		return nil, fmt.Errorf("lab: %w", err)
+		return ProcessConfig{}, fmt.Errorf("lab: %w", err)
 	}
 	jvm := fastJVM
 	if k.cfg.Production {
@@ -234,10 +265,10 @@ func (k *Kafka) startJava(name string, app *javaApp, class, propertiesFile strin
 	}
 	jvm = append(slices.Clone(jvm), "-Djava.io.tmpdir="+dir, "-Dlog4j.configuration=file:"+logConfig, "-Dlog4j2.configurationFile="+logConfig)
 	jvm = append(jvm, k.cfg.JVMArgs...)
-	return StartProcess(ProcessConfig{
+	return ProcessConfig{
 		Name: name, Path: app.java, Args: app.command(jvm, class, propertiesFile),
 		Dir: dir, LogPath: filepath.Join(dir, "log"),
-	})
+	}, nil
 }
 
 var logConfigs = map[string]string{

@@ -58,6 +58,13 @@ func StartProcess(cfg ProcessConfig) (*Process, error) {
 	return p, nil
 }
 
+// become has the next start run another program with other arguments.
+func (p *Process) become(cfg ProcessConfig) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cfg.Path, p.cfg.Args = cfg.Path, cfg.Args
+}
+
 func (p *Process) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -131,7 +131,7 @@ func example() admin.Status {
 		Pools: []backends.Status{{
 			Pool: "orders", Policy: "round-robin", Ready: true, ClusterID: "MkU3OEVBNTcwNTJENDM2Qg", ClusterIDFrom: "majority",
 			Members: []backends.MemberStatus{
-				{Broker: "10.0.0.1:9092", Source: "static", NodeID: 1, Rack: "a", Weight: 1, State: "serving", Since: started.Add(time.Second), LastProbe: "ok", LastProbeMS: 0.8, Forwardable: true, Listed: true},
+				{Broker: "10.0.0.1:9092", Source: "static", NodeID: 1, Rack: "a", Weight: 1, State: "serving", Since: started.Add(time.Second), LastProbe: "ok", LastProbeMS: 0.8, SharePercent: 100, Forwardable: true, Listed: true},
 				{Broker: "10.0.0.2:9092", Source: "static", NodeID: -1, Weight: 1, State: "down", Reason: "refused", Detail: "connect: connection refused", Since: started.Add(26 * time.Hour), LastProbe: "refused", LastProbeMS: 0.2},
 			},
 			Snapshot:  backends.SnapshotStatus{Generation: 42, AgeSeconds: 0.4, Fresh: true, Usable: true, KRaft: true, Brokers: 2, Topics: 3, Partitions: 18, EffectiveMaxAgeSeconds: 1, RefreshSeconds: 0.002, APIKeys: 70},

@@ -45,19 +45,28 @@ func (s Status) Text() string {
 			fmt.Fprintf(&b, "alarm: pool %s: %s\n", p.Pool, a)
 		}
 	}
-	for _, t := range []table.Writer{s.vipTable(), s.poolTable(), s.brokerTable()} {
-		fmt.Fprintf(&b, "\n%s\n", trimRight(t.Render()))
+	fmt.Fprintf(&b, "\n%s\n\n%s\n", trimRight(s.vipTable().Render()), trimRight(s.poolTable().Render()))
+	for _, line := range s.poolNotes() {
+		fmt.Fprintln(&b, line)
+	}
+	fmt.Fprintf(&b, "\n%s", s.BrokersText())
+	return b.String()
+}
+
+// BrokersText shows the brokers alone: the table, and why whom does not serve.
+func (s Status) BrokersText() string {
+	var b strings.Builder
+	fmt.Fprintln(&b, trimRight(s.brokerTable().Render()))
+	for _, line := range s.brokerNotes() {
+		fmt.Fprintln(&b, line)
 	}
 	return b.String()
 }
 
-// BrokersText shows the brokers alone.
-func (s Status) BrokersText() string { return trimRight(s.brokerTable().Render()) + "\n" }
-
 func (s Status) vipTable() table.Writer {
-	t := newTable("VIP", "address", "pool", "lookup", "state", "connections", "most")
+	t := newTable("VIP", "address", "pool", "lookup", "state", "connections", "limit")
 	for _, v := range s.VIPs {
-		t.AppendRow(table.Row{v.Name, v.Listen, v.Pool, v.Lookup, readiness(v.Ready, v.Reason), v.Connections, v.Cap})
+		t.AppendRow(table.Row{v.Name, v.Listen, v.Pool, v.Lookup, readiness(v.Ready), v.Connections, v.Cap})
 	}
 	return t
 }
@@ -85,7 +94,7 @@ func (s Status) brokerTable() table.Writer {
 			}
 			since := ""
 			if !m.Since.IsZero() {
-				since = seconds(s.Started.Add(time.Duration(s.UptimeSeconds * float64(time.Second))).Sub(m.Since).Seconds())
+				since = seconds(s.now().Sub(m.Since).Seconds())
 			}
 			t.AppendRow(table.Row{m.Broker, p.Pool, node, m.Rack, m.Weight, state, since, m.LastProbe, fmt.Sprintf("%.1f", m.LastProbeMS), m.InFlight})
 		}
@@ -97,7 +106,7 @@ func poolState(p backends.Status) string {
 	if p.Ready && p.Standby {
 		return "standby"
 	}
-	return readiness(p.Ready, p.Reason)
+	return readiness(p.Ready)
 }
 
 func discoveryState(p backends.Status) string {
@@ -105,18 +114,71 @@ func discoveryState(p backends.Status) string {
 	for _, d := range p.Discovery {
 		part := fmt.Sprintf("%s: %d", d.Provider, d.Instances)
 		if d.LastError != "" {
-			part = d.Provider + ": " + d.LastError
+			part = d.Provider + ": failing"
 		}
 		parts = append(parts, part)
 	}
 	return strings.Join(parts, "; ")
 }
 
-func readiness(ready bool, reason string) string {
+func readiness(ready bool) string {
 	if ready {
 		return "ready"
 	}
-	return "not ready: " + reason
+	return "not ready"
+}
+
+// poolNotes say in a line each what does not fit into a table.
+func (s Status) poolNotes() []string {
+	var notes []string
+	for _, p := range s.Pools {
+		if !p.Ready {
+			notes = append(notes, fmt.Sprintf("pool %s is not ready: %s", p.Pool, p.Reason))
+		}
+		for _, d := range p.Discovery {
+			if d.LastError != "" {
+				last := "it has never answered"
+				if !d.LastSuccess.IsZero() {
+					last = "its last answer was " + ago(s.now().Sub(d.LastSuccess))
+				}
+				notes = append(notes, fmt.Sprintf("pool %s: %s fails, and members stay as they are (%s): %s", p.Pool, d.Provider, last, d.LastError))
+			}
+		}
+		for _, h := range p.Held {
+			notes = append(notes, fmt.Sprintf("pool %s: %s is registered no more, and stays for now: %s", p.Pool, h.Addr, h.Why))
+		}
+	}
+	return notes
+}
+
+// maxBrokerNotes bounds what is said of brokers below their table.
+const maxBrokerNotes = 20
+
+// brokerNotes say why brokers get nothing, or less than their share.
+func (s Status) brokerNotes() []string {
+	var notes []string
+	left := 0
+	for _, p := range s.Pools {
+		for _, m := range p.Members {
+			why := m.Skipped()
+			switch {
+			case why == "":
+			case len(notes) == maxBrokerNotes:
+				left++
+			default:
+				notes = append(notes, fmt.Sprintf("%s of pool %s: %s", m.Broker, p.Pool, why))
+			}
+		}
+	}
+	if left > 0 {
+		notes = append(notes, fmt.Sprintf("and %d more", left))
+	}
+	return notes
+}
+
+// now is when the status was taken.
+func (s Status) now() time.Time {
+	return s.Started.Add(time.Duration(s.UptimeSeconds * float64(time.Second)))
 }
 
 func newTable(columns ...string) table.Writer {

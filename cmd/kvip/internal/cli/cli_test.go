@@ -81,7 +81,7 @@ func (f fixed) Status() admin.Status {
 		VIPs: []admin.VIP{{Status: front.Status{Name: "orders", Listen: "0.0.0.0:9092", Cap: 1000}, Pool: "orders", Lookup: "snapshot", Ready: f.reason == "", Reason: f.reason}},
 		Pools: []backends.Status{{
 			Pool: "orders", Policy: "round-robin", Ready: f.reason == "", Reason: f.reason, ClusterID: "cluster-a",
-			Members: []backends.MemberStatus{{Broker: "10.0.0.1:9092", NodeID: 1, Weight: 1, State: "serving", Forwardable: true, LastProbe: "ok"}},
+			Members: []backends.MemberStatus{{Broker: "10.0.0.1:9092", NodeID: 1, Weight: 1, State: "serving", SharePercent: 100, Forwardable: true, Listed: true, LastProbe: "ok"}},
 		}},
 	}
 }

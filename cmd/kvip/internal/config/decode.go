@@ -338,10 +338,18 @@ func (d *decoder) decodeDuration(path string, n ast.Node, v reflect.Value) {
 	case err == nil:
 		v.SetInt(int64(dur))
 	case n.Type() == ast.IntegerType || n.Type() == ast.FloatType:
-		d.fault(path, first(n), fmt.Sprintf("duration %s has no unit", text), fmt.Sprintf("did you mean %ss?", text))
+		d.fault(path, first(n), fmt.Sprintf("duration %s has no unit", text), "did you mean "+withUnit(text)+"?")
 	default:
 		d.fault(path, first(n), quote(text)+" is not a duration", fix)
 	}
+}
+
+// withUnit gives a bare number the unit that it was probably meant in: what counts in tens is milliseconds.
+func withUnit(number string) string {
+	if f, err := strconv.ParseFloat(number, 64); err == nil && f >= 50 {
+		return fmt.Sprintf("%sms, or %[1]ss", number)
+	}
+	return number + "s"
 }
 
 func (d *decoder) decodeScalar(path string, n ast.Node, v reflect.Value) {

@@ -154,7 +154,7 @@ func (v *validator) vips() {
 	}
 	var poolNames []string
 	for _, p := range v.cfg.Pools {
-		if p.Name != "" {
+		if p.Name != "" && !slices.Contains(poolNames, p.Name) {
 			poolNames = append(poolNames, p.Name)
 		}
 	}

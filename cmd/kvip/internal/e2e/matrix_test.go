@@ -69,6 +69,13 @@ func TestLegacyClientsOnKafkaBeforeKRaft(t *testing.T) {
 		}
 	}
 	g := start(t, consul, settings{discovery: "{type: consul, service: kafka-legacy}"})
+	want, err := tableAt(ctx, k.Node(0).Addr(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tableAt(ctx, g.addr, 1); err != nil || !got.within(want) || len(got) == 0 {
+		t.Errorf("ApiVersions says %v (%v), and the brokers of 1.1.1 serve %v", got, err, want)
+	}
 	once(t, g.addr, chosen(func(c clients.Client) bool { return c.Legacy }))
 }
 
