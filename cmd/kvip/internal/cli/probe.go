@@ -22,7 +22,7 @@ type probeCommand struct {
 var hints = map[healthcheck.Reason]string{
 	probe.ReasonRefused:      "nothing listens there: is the broker up, and is this the port of its listener for clients?",
 	probe.ReasonConnect:      "no way to it from this machine: the name, the route, a firewall",
-	probe.ReasonTimeout:      "it accepts and does not answer: frozen, overloaded, or a firewall that swallows packets",
+	probe.ReasonTimeout:      "it accepts and does not answer: frozen, overloaded, no Kafka, or a firewall that swallows packets",
 	probe.ReasonClosed:       "a TLS or SASL listener closes on plain requests, and so does what is not Kafka: take the port of the plain listener",
 	probe.ReasonBadAnswer:    "this is no port of Kafka, or one that speaks TLS: compare with listeners= in server.properties",
 	probe.ReasonVersion:      "kvip knows Kafka from 0.10 on",
