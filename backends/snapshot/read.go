@@ -391,6 +391,11 @@ func (r *Reader) build(s, prev *Snapshot) {
 			s.Pages = append(s.Pages, prev.Pages[first/PageTopics])
 			continue
 		}
+		if p, ids, ok := r.patch(s.Topics[first:last], prev, first, last); ok {
+			s.Pages = append(s.Pages, p)
+			names = names && ids
+			continue
+		}
 		size := 0
 		for _, i := range r.merged[first:last] {
 			size += len(r.raw(i, prev))
@@ -427,6 +432,37 @@ func (r *Reader) build(s, prev *Snapshot) {
 	} else {
 		s.index = newIndex(s.Topics)
 	}
+}
+
+// patch makes the page of the topics from first to last by copying prev's and writing over what has changed: whole topics of
+// the same size, as a new leader or epoch leaves them. ids says whether they have the ids that they had.
+func (r *Reader) patch(ts []Topic, prev *Snapshot, first, last int) (p Page, ids, ok bool) {
+	if prev == nil || min(first+PageTopics, len(prev.Topics)) != last {
+		return p, false, false
+	}
+	for at := first; at < last; at++ {
+		if i := r.merged[at]; i < 0 {
+			if c := &r.changed[^i]; int(c.at) != at || len(c.raw) != len(prev.Topics[at].raw) {
+				return p, false, false
+			}
+		} else if int(i) != at {
+			return p, false, false
+		}
+	}
+	was := &prev.Pages[first/PageTopics]
+	p, ids = Page{Bytes: append([]byte(nil), was.Bytes...), Ends: was.Ends}, true
+	copy(ts, prev.Topics[first:last])
+	for at := range ts {
+		t := &ts[at]
+		t.raw = p.Topic(at)
+		if i := r.merged[first+at]; i < 0 {
+			c := &r.changed[^i]
+			copy(t.raw, c.raw)
+			ids = ids && t.ID == c.id
+			t.ID, t.Partitions = c.id, c.partitions
+		}
+	}
+	return p, ids, true
 }
 
 // isPage says whether the topics from first to last are a whole page of prev.

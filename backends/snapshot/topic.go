@@ -58,7 +58,7 @@ func (p *Page) Topic(at int) []byte {
 	if at > 0 {
 		from = p.Ends[at-1]
 	}
-	return p.Bytes[from:p.Ends[at]]
+	return p.Bytes[from:p.Ends[at]:p.Ends[at]]
 }
 
 // NodeIDs is a list of node ids in place.

@@ -44,11 +44,20 @@ func encodeTopics(snap *snapshot.Snapshot, family int16, old *snapshot.Snapshot,
 		for n := range snap.Pages {
 			first := n * snapshot.PageTopics
 			last := min(first+snapshot.PageTopics, len(snap.Topics))
-			if prev != nil && n < len(old.Pages) && snap.Pages[n].Same(&old.Pages[n]) {
-				ts.pages[n] = prev.pages[n]
-			} else {
+			if prev == nil || n >= len(old.Pages) {
 				ts.pages[n] = e.encode(snap.Topics[first:last], &alike)
+				continue
 			}
+			if snap.Pages[n].Same(&old.Pages[n]) {
+				ts.pages[n] = prev.pages[n]
+				continue
+			}
+			was := old.Topics[first:min(first+snapshot.PageTopics, len(old.Topics))]
+			p, ok := e.patch(prev.pages[n], was, snap.Topics[first:last])
+			if !ok {
+				p = e.encode(snap.Topics[first:last], &alike)
+			}
+			ts.pages[n] = p
 		}
 	}
 	for n := range ts.pages {
@@ -131,16 +140,44 @@ func (e *topicEncoder) encode(ts []snapshot.Topic, alike *had) snapshot.Page {
 		if b := alike.find(&ts[i]); b != nil {
 			e.page = append(e.page, b...)
 		} else {
-			ts[i].Decode(&e.one[0])
-			if e.resp.Version < 6 {
-				withoutListenerError(e.one[0].Partitions)
-			}
-			e.buf = e.resp.AppendTo(e.buf[:0])
-			e.page = append(e.page, e.buf[e.before:len(e.buf)-e.after]...)
+			e.page = append(e.page, e.topic(&ts[i])...)
 		}
 		ends = append(ends, uint32(len(e.page)))
 	}
 	return snapshot.Page{Bytes: append(make([]byte, 0, len(e.page)), e.page...), Ends: ends} // exact: it stays for long
+}
+
+// topic encodes one topic; the bytes are good until the next.
+func (e *topicEncoder) topic(t *snapshot.Topic) []byte {
+	t.Decode(&e.one[0])
+	if e.resp.Version < 6 {
+		withoutListenerError(e.one[0].Partitions)
+	}
+	e.buf = e.resp.AppendTo(e.buf[:0])
+	return e.buf[e.before : len(e.buf)-e.after]
+}
+
+// patch makes a page of one whose topics were old: a copy, written over where topics have changed. That only works while
+// each of them is as large as it was, as a new leader or epoch leaves it.
+func (e *topicEncoder) patch(was snapshot.Page, old, ts []snapshot.Topic) (p snapshot.Page, ok bool) {
+	if len(old) != len(ts) {
+		return p, false
+	}
+	p = was
+	for i := range ts {
+		if bytes.Equal(old[i].Raw(), ts[i].Raw()) {
+			continue
+		}
+		b := e.topic(&ts[i])
+		if len(b) != len(p.Topic(i)) {
+			return p, false
+		}
+		if p.Same(&was) {
+			p.Bytes = append([]byte(nil), was.Bytes...)
+		}
+		copy(p.Topic(i), b)
+	}
+	return p, true
 }
 
 // withoutListenerError says LEADER_NOT_AVAILABLE where newer versions say LISTENER_NOT_FOUND (KafkaApis: v6 brought it).
