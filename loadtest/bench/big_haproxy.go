@@ -31,6 +31,9 @@ func bigHAProxy(ctx context.Context, r *bigRun) error {
 		return errors.New("HAProxy is not installed (apt-get install haproxy)")
 	}
 	for _, name := range []string{"kept-one", "storm-one"} {
+		if !slices.Contains(o.Operations, name) {
+			continue
+		}
 		op, err := chooseOperations([]string{name})
 		if err != nil {
 			return err
@@ -45,12 +48,14 @@ func bigHAProxy(ctx context.Context, r *bigRun) error {
 // halfOf loads all targets with half of what one of them can do.
 func (r *bigRun) halfOf(ctx context.Context, op operation, s *stand, ceiling target) error {
 	var rates []float64
-	for range ceilingCells {
+	for i := range ceilingCells + 1 {
 		c, err := measureCell(ctx, r.o, op, ceiling, s.kafka.ClusterID())
 		if err != nil {
 			return err
 		}
-		rates = append(rates, c.Rate)
+		if i > 0 { // the first warms up the brokers
+			rates = append(rates, c.Rate)
+		}
 	}
 	r.say(op.name+": HAProxy's ceiling, closed loop", "/s", 0, rates...)
 	half := spreadOf(rates).Median / 2
