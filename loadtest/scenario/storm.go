@@ -64,7 +64,8 @@ func (b *bootstrap) begin(intended engine.Time) {
 // Connected implements engine.Handler.
 func (b *bootstrap) Connected(*engine.Conn) {
 	b.connected()
-	why, detail := failure.None, ""
+	var why failure.Class
+	detail := ""
 	if b.asks.apiVersions == nil {
 		why, detail = b.askNext()
 	} else {

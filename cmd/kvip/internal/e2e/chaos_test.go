@@ -42,8 +42,8 @@ type chaos struct {
 	proxies map[string]*lab.FaultProxy
 	end     time.Time // of the load
 
-	times    int // of the disturbance
-	out, in_ []time.Duration
+	times     int // of the disturbance
+	out, back []time.Duration
 }
 
 // row is one kind of disturbance.
@@ -94,7 +94,7 @@ func (r row) run(t *testing.T, full bool) {
 	}
 	age, took := s.Stages["age"], s.Latency()
 	t.Logf("\n| %s | %d | %d | %d | %d | %s / %s | %s / %s / %s | %s | %s |", r.about, c.times, s.Done, s.Failed-untrue, untrue,
-		span(age.At(99)), span(age.Highest()), span(took.At(50)), span(took.At(99)), span(took.Highest()), longest(c.out), longest(c.in_))
+		span(age.At(99)), span(age.Highest()), span(took.At(50)), span(took.At(99)), span(took.Highest()), longest(c.out), longest(c.back))
 	t.Logf("closes by reason: %v", c.g.status(t).VIPs[0].Closed)
 	t.Logf("%d answers named a partition with an error, %d no coordinator yet", s.PartitionErrors, s.CoordinatorErrors)
 	for _, w := range slices.Concat(run.Verdict.Void, run.Environment.Warnings) {
@@ -240,7 +240,7 @@ func (c *chaos) isIn(n *lab.Node, begun time.Time) {
 	c.Helper()
 	c.waitFor(20*time.Second, c.at(n)+" is in use", func() bool { return c.usable()[c.at(n)] > 0 })
 	took := time.Since(begun)
-	c.in_ = append(c.in_, took)
+	c.back = append(c.back, took)
 	c.promise(c.at(n)+" was in use", took, joins)
 }
 
