@@ -135,7 +135,8 @@ func TestAMemberChangeIsCheapInALargePool(t *testing.T) {
 			for range 20 {
 				least = min(least, flip(w))
 			}
-			if least > 60*time.Millisecond {
+			// Some 3 ms, tens under the race detector on a busy machine; a ring made anew takes it the better part of a second.
+			if least > 250*time.Millisecond {
 				t.Errorf("a change of one member of 2,000 takes %v at least", least)
 			}
 		})

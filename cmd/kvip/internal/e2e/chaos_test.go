@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/kvip/kvip/loadtest/lab"
 )
 
@@ -132,14 +130,7 @@ func (c *chaos) prepare(r row) {
 			c.Fatal(err)
 		}
 	}
-	eventually(c.T, 30*time.Second, "every broker names a coordinator", func() bool { // the first to be asked makes the topic
-		return !slices.ContainsFunc(c.kafka.Nodes(), func(n *lab.Node) bool {
-			q := kmsg.NewPtrFindCoordinatorRequest()
-			q.Version, q.CoordinatorKey = 3, "warm"
-			resp, err := lab.Exchange(c.ctx, n.Addr(), q)
-			return err != nil || resp.(*kmsg.FindCoordinatorResponse).ErrorCode != 0
-		})
-	})
+	coordinated(c.T, c.kafka)
 	if r.proxied {
 		for _, n := range c.kafka.Nodes()[:3] {
 			p, err := lab.StartFaultProxy(n.Addr())

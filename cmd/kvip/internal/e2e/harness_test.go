@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,10 +14,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kvip/kvip/loadtest/lab"
 )
@@ -84,6 +88,8 @@ func sharedLab(t *testing.T) (*lab.Kafka, *lab.Consul) {
 				return
 			}
 		}
+		shared.err = errors.New("the shared cluster never named a coordinator") // for the tests after one that gives up here
+		coordinated(t, shared.kafka)
 		shared.err = register(ctx, shared.consul, shared.kafka.Nodes()...)
 	})
 	if shared.err != nil {
@@ -94,6 +100,19 @@ func sharedLab(t *testing.T) (*lab.Kafka, *lab.Consul) {
 
 // topics exist on the shared cluster, with replication factors 3, 2 and 1.
 var topics = [3]string{"orders", "payments", "audit.log"}
+
+// coordinated waits until every broker names a coordinator: the first to be asked makes the topic that has them.
+func coordinated(t *testing.T, k *lab.Kafka) {
+	t.Helper()
+	eventually(t, 30*time.Second, "every broker names a coordinator", func() bool {
+		return !slices.ContainsFunc(k.Nodes(), func(n *lab.Node) bool {
+			q := kmsg.NewPtrFindCoordinatorRequest()
+			q.Version, q.CoordinatorKey = 3, "warm"
+			resp, err := lab.Exchange(within(t, 5*time.Second), n.Addr(), q)
+			return err != nil || resp.(*kmsg.FindCoordinatorResponse).ErrorCode != 0
+		})
+	})
+}
 
 const service = "kafka-orders"
 
