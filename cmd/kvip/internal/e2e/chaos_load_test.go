@@ -24,7 +24,8 @@ const kinds = "metadata-all@12=2,metadata-all@4=1,metadata-one@13=2,metadata-one
 	"find-coordinator@0=1,find-coordinator@2=1,find-coordinator@3=1,find-coordinator@6=1"
 
 // loaded bootstraps at a gateway in every way for a time, while disturb runs, and returns what came of it. The brokers are
-// asked what is true meanwhile.
+// asked what is true meanwhile. Clients come from as many addresses as a small fleet has: the ring deals by address, and a
+// broker that starts slowly has few of them at first.
 func loaded(t *testing.T, g *gateway, k *lab.Kafka, length time.Duration, disturb func(end time.Time)) *report.Run {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "result.json")
@@ -32,7 +33,8 @@ func loaded(t *testing.T, g *gateway, k *lab.Kafka, length time.Duration, distur
 	defer cancel()
 	cmd := exec.CommandContext(ctx, kvipBinary, "loadtest", "--target", g.addr, "--scenario", "storm", "--rate", fmt.Sprint(chaosRate),
 		"--duration", length.String(), "--cluster-id", k.ClusterID(), "--topic", topics[0], "--topic", topics[1], "--asks", kinds, "--draw", "2",
-		"--truth", strings.Join(k.Bootstrap(), ","), "--truth-bound", bound.String(), "--assert", "failed=0,failed_local=0", "--json", file)
+		"--truth", strings.Join(k.Bootstrap(), ","), "--truth-bound", bound.String(),
+		"--source-count", "1000", "--assert", "failed=0,failed_local=0", "--json", file)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
