@@ -171,7 +171,9 @@ func (r *Retired) Replace(cur, next *Snapshot) {
 			delete(r.ids, is.ID)
 		}
 		if was != nil && was.hasID() && (is == nil || is.hasID() && is.ID != was.ID) {
-			r.add(was.ID)
+			if _, still := next.FindID(was.ID); !still { // under another name
+				r.add(was.ID)
+			}
 		}
 	})
 }

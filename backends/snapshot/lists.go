@@ -73,11 +73,13 @@ func (l *describedList) read(e Encoded) error {
 		bytes.Equal(l.bytes[throttle:at], e.Body[throttle:at]) && bytes.Equal(l.bytes[at+4:], e.Body[at+4:]) {
 		return nil
 	}
+	// The codec's tagged fields refer to what it reads, and the caller reads the next answer into the same buffer.
+	body := bytes.Clone(e.Body)
 	resp := kmsg.DescribeClusterResponse{Version: e.Version}
-	if err := resp.ReadFrom(e.Body); err != nil {
+	if err := resp.ReadFrom(body); err != nil {
 		return err
 	}
-	b := kbin.Reader{Src: e.Body}
+	b := kbin.Reader{Src: body}
 	b.Span(throttle)
 	b.Int16()
 	text(&b, flexible, true)
@@ -87,7 +89,7 @@ func (l *describedList) read(e Encoded) error {
 	text(&b, flexible, false)
 	slices.SortFunc(resp.Brokers, func(a, b kmsg.DescribeClusterResponseBroker) int { return cmp.Compare(a.NodeID, b.NodeID) })
 	*l = describedList{
-		version: e.Version, bytes: bytes.Clone(e.Body), controller: len(e.Body) - len(b.Src), list: resp.Brokers, resp: resp,
+		version: e.Version, bytes: body, controller: len(body) - len(b.Src), list: resp.Brokers, resp: resp,
 	}
 	return nil
 }
