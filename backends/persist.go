@@ -35,6 +35,7 @@ func (w *writer) load() {
 		w.report.stateFile = "off"
 		return
 	}
+	removeUnfinished(dir, w.p.cfg.Name)
 	s, err := loadState(dir, w.p.cfg.Name)
 	switch {
 	case err != nil:

@@ -2,6 +2,8 @@ package backends
 
 import (
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvip/kvip/backends/snapshot"
 )
@@ -147,6 +150,50 @@ func TestAStateFileThatCannotBeUsed(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Whatever stands where the state should be, a start neither waits for it nor takes memory for it, and says what it is.
+func TestWhatIsNoStateFileAtAll(t *testing.T) {
+	for want, put := range map[string]func(path string) error{
+		"larger than": func(path string) error {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				return err
+			}
+			return os.Truncate(path, 1<<40) // sparse
+		},
+		"not a file":            func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"not a file; remove it": func(path string) error { return os.Mkdir(path, 0o700) },
+		"too many levels":       func(path string) error { return os.Symlink(path, path) },
+	} {
+		dir := t.TempDir()
+		if err := put(statePath(dir, "orders")); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := loadState(dir, "orders"); s != nil || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, %v, want an error with %q", s, err, want)
+		}
+	}
+}
+
+// A kvip that is killed while it saves leaves a file behind, each time another one: the next start removes it, and nothing
+// of other pools, not even of one that is named alike.
+func TestASaveThatWasKilledLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	kept := []string{".orders.state", ".orders.state12x", ".orders.state.state7", ".payments.state7", "orders.state", "orders.state7"}
+	for _, name := range append([]string{".orders.state7", ".orders.state8130549230462890127"}, kept...) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removeUnfinished(dir, "orders")
+	var left []string
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if slices.Sort(kept); err != nil || !slices.Equal(left, kept) {
+		t.Errorf("left are %q, %v, want %q", left, err, kept)
 	}
 }
 

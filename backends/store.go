@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -130,7 +132,8 @@ func saveState(dir string, s *state) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
-	f, err := renameio.NewPendingFile(statePath(dir, s.Pool), renameio.WithPermissions(0o640))
+	// By itself it would be in the directory for temporary files, where that is on the same file system.
+	f, err := renameio.NewPendingFile(statePath(dir, s.Pool), renameio.WithTempDir(dir), renameio.WithPermissions(0o640))
 	if err != nil {
 		return err
 	}
@@ -152,26 +155,43 @@ func (s *state) writeTo(w io.Writer, raw []byte) error {
 	return s.View.save.WriteMetadata(w)
 }
 
+// removeUnfinished removes what saves left behind that were killed: each is as large as the state.
+func removeUnfinished(dir, pool string) {
+	prefix := "." + filepath.Base(statePath(dir, pool))
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		number, ours := strings.CutPrefix(e.Name(), prefix)
+		if _, err := strconv.ParseUint(number, 10, 64); ours && err == nil && e.Type().IsRegular() {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
 // loadState reads a pool's state. No file is no error and no state; every other fault is an error that says what to do.
 func loadState(dir, pool string) (*state, error) {
 	path := statePath(dir, pool)
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular(): // to open a pipe would wait for somebody to write
+		return nil, fmt.Errorf("%s: not a file; remove it", path)
+	case info.Size() > maxState:
+		return nil, fmt.Errorf("%s: larger than %d bytes; delete it", path, maxState)
 	}
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(f, maxState+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(raw) > maxState {
-		return nil, fmt.Errorf("%s: larger than %d bytes; delete it", path, maxState)
+	raw := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
+	if _, err := raw.ReadFrom(io.LimitReader(f, maxState)); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	var file stateFile
-	head, rest, _ := bytes.Cut(raw, []byte{'\n'})
+	head, rest, _ := bytes.Cut(raw.Bytes(), []byte{'\n'})
 	if err := json.Unmarshal(head, &file); err != nil {
 		return nil, fmt.Errorf("%s: not a state file (%w); delete it", path, err)
 	}
