@@ -1,7 +1,7 @@
 package front
 
 import (
-	"math"
+	"errors"
 	"net"
 	"os"
 	"time"
@@ -71,13 +71,24 @@ func (f *finisher) run(c *conn, nc net.Conn, in []byte) (why session.Reason) {
 	}()
 	lim := &c.loop.server.limits
 	out, tally := answer.NewOut(uint64(c.opened)), session.Tally{Stats: &c.loop.server.finished}
-	write := func(parts net.Buffers) error {
-		_ = nc.SetWriteDeadline(time.Now().Add(lim.Stalled))
-		_, err := parts.WriteTo(nc)
-		return err
+	write := func(rest answer.Rest) session.Reason {
+		for !rest.Empty() { // a few parts at a time: the deadline is for a peer that does not read, not for one that is slow
+			const few = 16
+			parts := net.Buffers(rest.Parts(nil, few))
+			_ = nc.SetWriteDeadline(time.Now().Add(lim.Stalled))
+			n, err := parts.WriteTo(nc)
+			switch {
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				return session.ReasonStalled
+			case err != nil:
+				return session.ReasonReset
+			}
+			rest.Advance(int(n))
+		}
+		return session.ReasonNone
 	}
-	if !c.rest.Empty() && write(c.rest.Parts(nil, math.MaxInt)) != nil {
-		return session.ReasonReset
+	if failed := write(c.rest); failed != session.ReasonNone {
+		return failed
 	}
 	for {
 		out.Reset()
@@ -85,8 +96,9 @@ func (f *finisher) run(c *conn, nc net.Conn, in []byte) (why session.Reason) {
 		taken, step, reason := c.sess.Serve(in, out, &tally, now)
 		in = in[taken:]
 		if out.Len() > 0 {
-			if err := write(out.Parts(nil)); err != nil {
-				return session.ReasonReset
+			rest, _ := out.Rest(0)
+			if failed := write(rest); failed != session.ReasonNone {
+				return failed
 			}
 		}
 		tally.Flushed(snapshot.Now().Sub(now))
