@@ -77,6 +77,7 @@ func (v *visit) takeTable(version int16, body []byte) (lower int16, err error) {
 		v.table = known
 		return -1, nil
 	}
+	body = slices.Clone(body) // the codec's tagged fields refer to it, and the next probe reads into the same buffer
 	if len(body) < 2 {
 		return 0, badAnswer("ApiVersions v%d: an answer of %d bytes", version, len(body))
 	}
@@ -106,7 +107,7 @@ func (v *visit) takeTable(version int16, body []byte) (lower int16, err error) {
 	if err != nil {
 		return 0, err
 	}
-	v.table = v.cfg.Lists.shareTable(&table{version: version, body: slices.Clone(body), apis: apis})
+	v.table = v.cfg.Lists.shareTable(&table{version: version, body: body, apis: apis})
 	return -1, nil
 }
 
