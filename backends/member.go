@@ -183,7 +183,7 @@ func (m *member) judge(clusterID string) (State, healthcheck.Reason, string) {
 	case clusterID == "":
 		return Unknown, "", "the pool's cluster id is not known yet"
 	case m.inst.Weight <= 0:
-		return Draining, "", "its weight is 0: kvip pool undrain, or a weight in the registry, brings it back"
+		return Draining, "", "its weight is 0: kvip pool undrain if kvip pool drained it, else a weight in the registry, brings it back"
 	}
 	return Serving, "", ""
 }

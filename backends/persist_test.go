@@ -164,7 +164,10 @@ func TestWhatIsNoStateFileAtAll(t *testing.T) {
 		},
 		"not a file":            func(path string) error { return unix.Mkfifo(path, 0o600) },
 		"not a file; remove it": func(path string) error { return os.Mkdir(path, 0o700) },
-		"too many levels":       func(path string) error { return os.Symlink(path, path) },
+		"an older kvip's": func(path string) error {
+			return os.WriteFile(strings.TrimSuffix(path, ".state")+".json", []byte("{}"), 0o600)
+		},
+		"too many levels": func(path string) error { return os.Symlink(path, path) },
 	} {
 		dir := t.TempDir()
 		if err := put(statePath(dir, "orders")); err != nil {

@@ -245,7 +245,7 @@ func alarms(s *Status, r *report, maxStale time.Duration) []string {
 	}
 	if s.Snapshot.Usable && !s.Snapshot.Fresh && s.Snapshot.LastRefreshError != "" {
 		out = append(out, fmt.Sprintf("no broker answers: lookups are answered from a snapshot that is %.0f s old, for %.0f s at most, and nothing can be forwarded: %s",
-			s.Snapshot.AgeSeconds, maxStale.Seconds(), s.Snapshot.LastRefreshError))
+			s.Snapshot.AgeSeconds, maxStale.Seconds(), strings.ReplaceAll(s.Snapshot.LastRefreshError, "\n", "; ")))
 	}
 	if s.Snapshot.FromDisk {
 		out = append(out, "the snapshot is from disk: no broker has confirmed it since the start")

@@ -173,6 +173,10 @@ func loadState(dir, pool string) (*state, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		old := filepath.Join(dir, pool+".json") // before version 2
+		if _, err := os.Lstat(old); err == nil {
+			return nil, fmt.Errorf("%s: an older kvip's, which this one does not read; delete it", old)
+		}
 		return nil, nil
 	case err != nil:
 		return nil, err

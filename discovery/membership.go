@@ -353,6 +353,8 @@ func (m *Membership) Held() []Held {
 			}
 		}
 		switch {
+		case len(listed) == 0 && len(m.skipped) == 0:
+			h.Why = "no registry has been read since the start"
 		case len(listed) == 0:
 			h.Why = "no provider lists any broker"
 		case m.removed[addr]:

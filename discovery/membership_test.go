@@ -270,7 +270,7 @@ func TestMembershipRestoresAndThenConfirms(t *testing.T) {
 	if !ok || hosts(v.Members) != "a b c" || v.Changes[0].Cause != CauseRestored {
 		t.Fatalf("got %v %q %v", ok, hosts(v.Members), v.Changes)
 	}
-	if h := m.Held(); len(h) != 3 || h[0].Reads != 0 {
+	if h := m.Held(); len(h) != 3 || h[0].Reads != 0 || h[0].Why != "no registry has been read since the start" {
 		t.Fatalf("held %v, want all three to wait for an answer", h)
 	}
 	m.Apply(update("a"), at(1))

@@ -285,7 +285,10 @@ func (p *ConsulPool) try(ctx context.Context, b endpoint, c PoolChange) (res Poo
 	res.Before, res.After = describe(m, had), describe(m, order)
 	register := c.Action == "add" && (m.Registered == "" || m.mine)
 	deregister := c.Action == "remove" && m.mine
-	if register {
+	switch {
+	case deregister:
+		res.After = describe(PoolMember{}, order)
+	case register:
 		res.After = "registered by kvip pool"
 		if m.mine {
 			res.Notes = append(res.Notes, "it is registered by kvip pool already: it is registered anew")

@@ -145,7 +145,7 @@ func (s Status) poolNotes() []string {
 			}
 		}
 		for _, h := range p.Held {
-			notes = append(notes, fmt.Sprintf("pool %s: %s is registered no more, and stays for now: %s", p.Pool, h.Addr, h.Why))
+			notes = append(notes, fmt.Sprintf("pool %s: %s is in no registry's list, and stays for now: %s", p.Pool, h.Addr, h.Why))
 		}
 	}
 	return notes

@@ -46,6 +46,9 @@ type poolTarget struct {
 func (t poolTarget) open(s streams) (*provider.ConsulPool, error) {
 	settings, service := config.Defaults().Consul, provider.ConsulConfig{Service: t.Service}
 	if t.Service == "" {
+		if t.Config == "" { // KVIP_CONFIG is set, to nothing
+			return nil, &exitError{exitUsage, errors.New("no configuration: name one with -c or KVIP_CONFIG, or the brokers' service with --service")}
+		}
 		cfg, faults := config.Load(t.Config)
 		if cfg == nil {
 			fmt.Fprint(s.err, faults.Error())
