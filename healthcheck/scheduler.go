@@ -60,9 +60,18 @@ func (e Event) Changed() bool { return e.State != e.Was }
 // timeout x fall" holds.
 const jitter = 0.1
 
-// together is how many probes of a large pool begin at once: a processor that is woken up for one does not cost more for
-// some. A pool is large when that takes from no interval more than half of its jitter.
-const together = 16
+// Probes of a large pool begin some at once: a processor that is woken up for one costs little more for many. A pool is
+// large when leastTogether of them take from no interval more than half of its jitter; mostTogether bounds what a batch adds
+// to the times that its probes measure.
+const leastTogether, mostTogether = 16, 64
+
+// together is how many probes of n targets begin at once.
+func together(n int) int {
+	if most := int(jitter / 2 * float64(n)); most >= leastTogether {
+		return min(most, mostTogether)
+	}
+	return 1
+}
 
 // Scheduler probes targets that come and go, each from one goroutine of its own. After a probe that failed the next one
 // follows at once (though not within a quarter of the timeout of the failed one's start, so that a refused connection is
@@ -234,8 +243,8 @@ func (s *Scheduler) wait(begun time.Time, first bool) time.Duration {
 		// Targets that came together part here.
 		wait = time.Duration(float64(wait) * (0.1 + 0.9*s.cfg.Rand()))
 	}
-	if step := together * interval / time.Duration(max(n, 1)); float64(step) <= jitter/2*float64(interval) {
-		wait -= (begun.Sub(s.epoch) + wait) % step
+	if batch := together(n); batch > 1 {
+		wait -= (begun.Sub(s.epoch) + wait) % (time.Duration(batch) * interval / time.Duration(n))
 	}
 	return wait
 }

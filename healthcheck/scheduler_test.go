@@ -258,7 +258,7 @@ func TestManyTargetsAreStaggeredAndProbedLessOften(t *testing.T) {
 			}
 		}
 		for tick, count := range perTick {
-			most := 60 // of 20 on average
+			most := 2 * together(n) // of 20 on average
 			if first := begun.UnixMilli() / 100; tick < first+30 {
 				most = 400 // a newcomer is probed within moments
 			}
@@ -295,11 +295,11 @@ func TestALargePoolsProbesBeginSomeAtATimeAndNeverLater(t *testing.T) {
 		probes := 0
 		for _, many := range moments {
 			probes += many
-			if many > 5*together {
+			if many > 5*together(n) {
 				t.Errorf("%d probes begin at once", many)
 			}
 		}
-		if most := 2 * probes / together; len(moments) > most {
+		if most := 2 * probes / together(n); len(moments) > most {
 			t.Errorf("%d probes begin at %d moments, want %d", probes, len(moments), most)
 		}
 	})
