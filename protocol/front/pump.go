@@ -16,7 +16,8 @@ import (
 const (
 	// bulkFrom is from how many referred bytes on an answer is written in turns.
 	bulkFrom = 64 << 10
-	// turnBytes is about how much one connection writes before others of its loop have their turn.
+	// turnBytes is about how much one connection writes before others of its loop have their turn, one that reads up to
+	// unsentMost.
 	turnBytes = 1 << 20
 	// window is the time in which turns go out without the pump until they have written windowBytes.
 	window      = time.Millisecond

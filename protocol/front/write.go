@@ -40,7 +40,7 @@ func (c *conn) flush(now snapshot.Time) {
 		}
 		if !bulk || l.pump.affords(now) {
 			l.parts = l.out.Parts(l.parts[:0])
-			n, full, err = l.write(c.g.Fd(), l.parts)
+			n, full, err = l.write(c.g.Fd(), l.parts, c.turn())
 		}
 		if bulk {
 			l.pump.written += n
@@ -84,7 +84,7 @@ func (c *conn) resume(now snapshot.Time) bool {
 		return false
 	}
 	l.parts = c.rest.Parts(l.parts[:0], maxParts)
-	n, full, err := l.write(c.g.Fd(), l.parts)
+	n, full, err := l.write(c.g.Fd(), l.parts, c.turn())
 	l.pump.written += n
 	if err != nil {
 		c.rest, c.end = answer.Rest{}, session.ReasonReset
@@ -110,13 +110,17 @@ func (c *conn) arm() {
 	}
 }
 
-// write writes parts until all is out, the socket is full or the turn is over, and returns how many bytes went out. The
+// turn is how many bytes c writes before others have theirs: as many as its socket may hold for a peer that reads, as the
+// kernel sends what it got in one call for less.
+func (c *conn) turn() int { return max(turnBytes, int(c.unsent)) }
+
+// write writes parts until all is out, the socket is full or turn bytes are, and returns how many bytes went out. The
 // socket never blocks, so the system calls need not tell the scheduler.
-func (l *loop) write(fd int, parts [][]byte) (total int, full bool, err error) {
-	for len(parts) > 0 && total < turnBytes {
+func (l *loop) write(fd int, parts [][]byte, turn int) (total int, full bool, err error) {
+	for len(parts) > 0 && total < turn {
 		l.iov = l.iov[:0]
 		size, i := 0, 0
-		for ; i < len(parts) && i < maxParts && size < turnBytes; i++ {
+		for ; i < len(parts) && i < maxParts && size < turn; i++ {
 			if p := parts[i]; len(p) > 0 {
 				l.iov = append(l.iov, unix.Iovec{Base: &p[0], Len: uint64(len(p))})
 				size += len(p)
