@@ -17,17 +17,18 @@ func Same(a, b *Snapshot) bool {
 func sameButTopics(a, b *Snapshot) bool {
 	return a.ClusterID == b.ClusterID && a.KRaft == b.KRaft && a.HasTopicIDs == b.HasTopicIDs &&
 		(a.KRaft || a.ControllerID == b.ControllerID) &&
-		(sameSlice(a.Brokers, b.Brokers) || slices.EqualFunc(a.Brokers, b.Brokers, func(a, b kmsg.MetadataResponseBroker) bool {
+		(Shared(a.Brokers, b.Brokers) || slices.EqualFunc(a.Brokers, b.Brokers, func(a, b kmsg.MetadataResponseBroker) bool {
 			return a.NodeID == b.NodeID && a.Host == b.Host && a.Port == b.Port && sameString(a.Rack, b.Rack)
 		})) &&
 		(a.Described == nil) == (b.Described == nil) &&
-		(sameSlice(a.Described, b.Described) || slices.EqualFunc(a.Described, b.Described, func(a, b kmsg.DescribeClusterResponseBroker) bool {
+		(Shared(a.Described, b.Described) || slices.EqualFunc(a.Described, b.Described, func(a, b kmsg.DescribeClusterResponseBroker) bool {
 			return a.NodeID == b.NodeID && a.Host == b.Host && a.Port == b.Port && sameString(a.Rack, b.Rack) &&
 				a.IsFenced == b.IsFenced
 		}))
 }
 
-func sameSlice[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+// Shared says whether two slices are one, not only alike.
+func Shared[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // sameTopics compares as many topics.
 func sameTopics(a, b *Snapshot) bool {

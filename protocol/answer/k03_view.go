@@ -74,7 +74,7 @@ func newView(snap *snapshot.Snapshot, version int16, ts *topics) *view {
 
 // sameHead says whether the views of two snapshots differ in topics only.
 func sameHead(a, b *snapshot.Snapshot) bool {
-	return a.ClusterID == b.ClusterID && len(a.Brokers) == len(b.Brokers) && &a.Brokers[0] == &b.Brokers[0]
+	return a.ClusterID == b.ClusterID && snapshot.Shared(a.Brokers, b.Brokers)
 }
 
 // with is v with other topics.

@@ -27,8 +27,7 @@ type describedFrame struct {
 // sameDescribed says whether two snapshots give the same answers to DescribeCluster: whether they share what they are made of.
 func sameDescribed(a, b *snapshot.Snapshot) bool {
 	return sameHead(a, b) && a.KRaft == b.KRaft && a.ControllerID == b.ControllerID &&
-		len(a.Described) == len(b.Described) && (a.Described == nil) == (b.Described == nil) &&
-		(len(a.Described) == 0 || &a.Described[0] == &b.Described[0])
+		(a.Described == nil) == (b.Described == nil) && snapshot.Shared(a.Described, b.Described)
 }
 
 func newDescribeCluster(snap *snapshot.Snapshot) describeCluster {
