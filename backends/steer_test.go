@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -59,6 +60,39 @@ func TestASlowBrokerIsEjectedAndComesBackByTrial(t *testing.T) {
 		}
 		eventually(t, 11*time.Second, "its whole share", func() bool { return share() == 100 })
 	})
+}
+
+// How long it was out does not count against a broker that is back: the probe has judged that already.
+func TestABrokerIsBackAtOnceHoweverLongItWasOut(t *testing.T) {
+	for name, out := range map[string]func(w *world, c *kfake.Cluster) (end func()){
+		"down no_brokers": func(_ *world, c *kfake.Cluster) func() { return emptyLists(c, 0) },
+		"quarantined wrong_node": func(w *world, _ *kfake.Cluster) func() {
+			u := update(three...)
+			u.Instances[0].NodeID = 7
+			w.registry.updates <- u
+			return func() { w.registry.list(three...) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				c := w.cluster("A", three)
+				w.up(Config{}, three...)
+				time.Sleep(20 * time.Second)
+				end := out(w, c)
+				eventually(t, 4*time.Second, name, func() bool { return w.states()[addr(9092)] == name })
+				time.Sleep(time.Minute)
+				end()
+				eventually(t, 4*time.Second, "serving", func() bool { return w.states()[addr(9092)] == "serving" })
+				for range 300 {
+					time.Sleep(100 * time.Millisecond)
+					if got := w.states()[addr(9092)]; got != "serving" {
+						t.Fatalf("it is %s after it had been back", got)
+					}
+				}
+			})
+		})
+	}
 }
 
 // Forwards that fail count only when it is the connect that fails: what comes after a client's bytes may be their doing.

@@ -241,7 +241,9 @@ func (w *writer) watch(m *member) {
 // probed takes a verdict over a member, or over a broker that only is observed.
 func (w *writer) probed(e healthcheck.Event) string {
 	if m := w.members[e.Target]; m != nil && m.checker == e.Checker {
-		w.outliers.Probed(m.addr, e.Verdict)
+		if m.state != Quarantined { // how well it does is told by none of its answers while it is somebody else
+			w.outliers.Probed(m.addr, e.Verdict)
+		}
 		changed := m.heard(e, w.clusterID)
 		if !changed && w.clusterID != "" {
 			w.showMember(m)

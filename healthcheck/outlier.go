@@ -197,6 +197,9 @@ func (o *Outliers) Follow(now time.Time, peers []Peer) (changed bool) {
 		fell := !p.Passing && t.passing
 		t.passing = p.Passing
 		o.forgive(t, now)
+		if rose {
+			t.errors.reset() // what failed while it was down, its probe has judged
+		}
 		switch {
 		case fell:
 			t.falls++

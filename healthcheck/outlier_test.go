@@ -57,11 +57,8 @@ func (h *herd) pass(seconds int) {
 		h.now = h.now.Add(time.Second)
 		h.probe++
 		for i, p := range h.peers {
-			if !p.Passing {
-				continue
-			}
 			v := Verdict{Took: time.Duration(h.ms[i] * float64(time.Millisecond))}
-			if h.fails[i] != nil && h.fails[i](h.probe) {
+			if !p.Passing || h.fails[i] != nil && h.fails[i](h.probe) {
 				v.Reason = "timeout"
 			}
 			h.o.Probed(p.Name, v)
@@ -206,6 +203,19 @@ func TestFlapping(t *testing.T) {
 	flap()
 	if got := h.o.Get("b0"); got.Standing != Ejected || got.Until.Sub(h.now) != time.Minute {
 		t.Errorf("%+v", got)
+	}
+}
+
+// What failed while a target was down has been judged by its probe: it is no outlier for it once it is back.
+func TestAReturnAfterALongOutage(t *testing.T) {
+	h := newHerd(OutlierConfig{}, 1, 1, 1)
+	h.pass(20)
+	h.peers[0].Passing = false
+	h.pass(60)
+	h.peers[0].Passing = true
+	for range 30 {
+		h.pass(1)
+		h.want(t, "sss")
 	}
 }
 
