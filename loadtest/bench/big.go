@@ -239,6 +239,16 @@ vips:
 	return g, err
 }
 
+// large starts the usual cluster, of 100,000 partitions, and a kvip over it; listen is as gateway has it.
+func (r *bigRun) large(ctx context.Context, listen string) (*stubbed, *gateway, error) {
+	s, err := r.stub(ctx, "stub-100k", 3, bigTopics, bigPartitions)
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := r.gateway(ctx, "kvip-100k", s, listen, "")
+	return s, g, err
+}
+
 // generation is how many snapshots kvip has accepted.
 func (g *gateway) generation(ctx context.Context) (float64, error) {
 	var st struct {

@@ -22,15 +22,11 @@ const (
 // bigCPU is what answers cost at 100,000 partitions: all topics beside the same bytes sent raw, by the floor and by the
 // stub, which writes ready bytes from a goroutine; and one topic beside a cluster of 600 partitions.
 func bigCPU(ctx context.Context, r *bigRun) error {
-	large, err := r.stub(ctx, "stub-100k", 3, bigTopics, bigPartitions)
+	large, kvip, err := r.large(ctx, "")
 	if err != nil {
 		return err
 	}
 	small, err := r.stub(ctx, "stub-600", 3, fewTopics, bigPartitions)
-	if err != nil {
-		return err
-	}
-	kvip, err := r.gateway(ctx, "kvip-100k", large, "", "")
 	if err != nil {
 		return err
 	}
@@ -83,11 +79,7 @@ func bigCPU(ctx context.Context, r *bigRun) error {
 
 // bigRefresh is what refreshes of 100,000 partitions, 0.1% of them changed in each, do to lookups, and what they cost.
 func bigRefresh(ctx context.Context, r *bigRun) error {
-	large, err := r.stub(ctx, "stub-100k", 3, bigTopics, bigPartitions)
-	if err != nil {
-		return err
-	}
-	kvip, err := r.gateway(ctx, "kvip-100k", large, "", "")
+	large, kvip, err := r.large(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -171,18 +163,12 @@ var families = []int16{12, 1, 5, 7, 8, 9}
 
 // bigMemory is what 100,000 partitions take, with one and with several families of versions in use.
 func bigMemory(ctx context.Context, r *bigRun) error {
-	large, err := r.stub(ctx, "stub-100k", 3, bigTopics, bigPartitions)
+	large, kvip, err := r.large(ctx, "")
 	if err != nil {
 		return err
 	}
 	encoded := 0.0
-	var kvip *gateway
 	for n := range families {
-		if kvip == nil {
-			if kvip, err = r.gateway(ctx, "kvip-100k", large, "", ""); err != nil {
-				return err
-			}
-		}
 		frame, err := floor.Ask(ctx, kvip.addr, kafka.MetadataRequest(families[n], "bench", kafka.Lookup{All: true}))
 		if err != nil {
 			return err

@@ -28,11 +28,7 @@ const (
 
 // bigReaders has thousands of clients ask for megabytes and not read, while others go on.
 func bigReaders(ctx context.Context, r *bigRun) error {
-	large, err := r.stub(ctx, "stub-100k", 3, bigTopics, bigPartitions)
-	if err != nil {
-		return err
-	}
-	kvip, err := r.gateway(ctx, "kvip-100k", large, "", "")
+	_, kvip, err := r.large(ctx, "")
 	if err != nil {
 		return err
 	}

@@ -24,17 +24,13 @@ const roundTrip = 50 * time.Millisecond
 // It needs root and /dev/net/tun: the way between this namespace and another goes through this process, which keeps each
 // packet for half the round trip. (Where the kernel has netem it would do, too.)
 func bigRTT(ctx context.Context, r *bigRun) error {
-	large, err := r.stub(ctx, "stub-100k", 3, bigTopics, bigPartitions)
-	if err != nil {
-		return err
-	}
 	// kvip and the floor are reached from the other namespace at this end of the way.
 	port, err := r.stand.port()
 	if err != nil {
 		return err
 	}
 	_, number, _ := strings.Cut(port, ":")
-	kvip, err := r.gateway(ctx, "kvip-100k", large, "0.0.0.0:"+number, "")
+	large, kvip, err := r.large(ctx, "0.0.0.0:"+number)
 	if err != nil {
 		return err
 	}
