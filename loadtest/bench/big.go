@@ -162,24 +162,35 @@ func (s *stubbed) post(ctx context.Context, path string) error {
 	return fetch(ctx, http.MethodPost, s.control+path, nil)
 }
 
+// fetch decodes the JSON that a request is answered with, into nil nothing.
 func fetch(ctx context.Context, method, url string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	body, err := open(ctx, method, url)
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode/100 != 2 {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
-		return fmt.Errorf("%s: %s: %s", url, resp.Status, text)
-	}
+	defer func() { _ = body.Close() }()
 	if into == nil {
 		return nil
 	}
-	return json.NewDecoder(resp.Body).Decode(into)
+	return json.NewDecoder(body).Decode(into)
+}
+
+// open returns what a request is answered with; a status that is no success is an error.
+func open(ctx context.Context, method, url string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("%s: %s: %s", url, resp.Status, text)
+	}
+	return resp.Body, nil
 }
 
 // churn changes 0.1% of the partitions again and again until stopped.

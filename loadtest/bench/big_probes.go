@@ -93,18 +93,14 @@ func (r *bigRun) statusPages(ctx context.Context, g *gateway) error {
 		size := int64(0)
 		for range 5 {
 			began := time.Now()
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.admin+path, nil)
+			body, err := open(ctx, http.MethodGet, g.admin+path)
 			if err != nil {
 				return err
 			}
-			resp, err := http.DefaultClient.Do(req)
+			size, err = io.Copy(io.Discard, body)
+			_ = body.Close()
 			if err != nil {
-				return err
-			}
-			size, err = io.Copy(io.Discard, resp.Body)
-			_ = resp.Body.Close()
-			if err != nil || resp.StatusCode != http.StatusOK {
-				return fmt.Errorf("%s: %s: %w", path, resp.Status, err)
+				return fmt.Errorf("%s: %w", path, err)
 			}
 			took = append(took, time.Since(began).Seconds()*1e3)
 		}
@@ -133,20 +129,16 @@ func (g *gateway) serving(ctx context.Context) (n int, err error) {
 
 // profile has kvip write a CPU profile of the time.
 func profile(ctx context.Context, admin, file string, d time.Duration) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/debug/pprof/profile?seconds=%.0f", admin, d.Seconds()), nil)
+	body, err := open(ctx, http.MethodGet, fmt.Sprintf("%s/debug/pprof/profile?seconds=%.0f", admin, d.Seconds()))
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
+	defer func() { _ = body.Close() }()
 	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(f, resp.Body); err != nil {
+	if _, err := io.Copy(f, body); err != nil {
 		_ = f.Close()
 		return err
 	}

@@ -229,22 +229,7 @@ func (s *stand) start(name, path string, args ...string) (*lab.Process, error) {
 const readyWithin = 30 * time.Second
 
 func waitReady(ctx context.Context, p *lab.Process, url string) error {
-	return until(ctx, p, func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = resp.Body.Close() }()
-		if resp.StatusCode != http.StatusOK {
-			text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-			return fmt.Errorf("%s: %s: %s", url, resp.Status, text)
-		}
-		return nil
-	})
+	return until(ctx, p, func(ctx context.Context) error { return fetch(ctx, http.MethodGet, url, nil) })
 }
 
 func waitAnswers(ctx context.Context, p *lab.Process, addr string) error {
