@@ -260,15 +260,30 @@ func (r *bigRun) large(ctx context.Context, listen string) (*stubbed, *gateway, 
 	return s, g, err
 }
 
+// status is what is read here of what kvip says of itself: one pool and one VIP.
+type status struct {
+	Pools []struct {
+		Snapshot struct{ Generation float64 } // how many it has accepted
+		Members  []struct{ State string }
+	}
+	VIPs []struct{ Connections float64 }
+}
+
+func (g *gateway) status(ctx context.Context) (st status, err error) {
+	if err := fetch(ctx, http.MethodGet, g.admin+"/statusz.json", &st); err != nil {
+		return st, err
+	}
+	if len(st.Pools) != 1 || len(st.VIPs) != 1 {
+		return st, fmt.Errorf("%s has %d pools and %d VIPs, not one of each", g.name, len(st.Pools), len(st.VIPs))
+	}
+	return st, nil
+}
+
 // generation is how many snapshots kvip has accepted.
 func (g *gateway) generation(ctx context.Context) (float64, error) {
-	var st struct {
-		Pools []struct {
-			Snapshot struct{ Generation float64 }
-		}
-	}
-	if err := fetch(ctx, http.MethodGet, g.admin+"/statusz.json", &st); err != nil || len(st.Pools) != 1 {
-		return 0, fmt.Errorf("statusz: %w, %d pools", err, len(st.Pools))
+	st, err := g.status(ctx)
+	if err != nil {
+		return 0, err
 	}
 	return st.Pools[0].Snapshot.Generation, nil
 }

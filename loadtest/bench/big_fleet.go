@@ -202,11 +202,9 @@ func (f *fleet) lookups(d time.Duration) (float64, error) {
 
 // connections is how many kvip has open.
 func (g *gateway) connections(ctx context.Context) (float64, error) {
-	var st struct {
-		VIPs []struct{ Connections float64 }
-	}
-	if err := fetch(ctx, "GET", g.admin+"/statusz.json", &st); err != nil || len(st.VIPs) != 1 {
-		return 0, fmt.Errorf("statusz: %w", err)
+	st, err := g.status(ctx)
+	if err != nil {
+		return 0, err
 	}
 	return st.VIPs[0].Connections, nil
 }

@@ -111,13 +111,9 @@ func (r *bigRun) statusPages(ctx context.Context, g *gateway) error {
 
 // serving is how many members of the pool serve.
 func (g *gateway) serving(ctx context.Context) (n int, err error) {
-	var st struct {
-		Pools []struct {
-			Members []struct{ State string }
-		}
-	}
-	if err := fetch(ctx, http.MethodGet, g.admin+"/statusz.json", &st); err != nil || len(st.Pools) != 1 {
-		return 0, fmt.Errorf("statusz: %w, %d pools", err, len(st.Pools))
+	st, err := g.status(ctx)
+	if err != nil {
+		return 0, err
 	}
 	for _, m := range st.Pools[0].Members {
 		if m.State == "serving" {
