@@ -182,20 +182,11 @@ func bigMemory(ctx context.Context, r *bigRun) error {
 			if churned {
 				stop = large.churn(ctx, 200*time.Millisecond)
 			}
-			var sizes []float64
-			for range 20 {
-				if err := pause(ctx, 500*time.Millisecond); err != nil {
-					stop()
-					return err
-				}
-				rss, err := resident(kvip.pid)
-				if err != nil {
-					stop()
-					return err
-				}
-				sizes = append(sizes, rss/(1<<20))
-			}
+			sizes, err := kvip.sizes(ctx)
 			stop()
+			if err != nil {
+				return err
+			}
 			what := "nothing changes"
 			if churned {
 				what = "0.1% changes in each refresh"
@@ -204,6 +195,21 @@ func bigMemory(ctx context.Context, r *bigRun) error {
 		}
 	}
 	return nil
+}
+
+// sizes are the resident memory in MiB, every half second for 10 s.
+func (g *gateway) sizes(ctx context.Context) (mib []float64, err error) {
+	for range 20 {
+		if err := pause(ctx, 500*time.Millisecond); err != nil {
+			return nil, err
+		}
+		rss, err := resident(g.pid)
+		if err != nil {
+			return nil, err
+		}
+		mib = append(mib, rss/(1<<20))
+	}
+	return mib, nil
 }
 
 // bigMillion is a cluster of 1,000,000 partitions.
@@ -248,24 +254,16 @@ func bigMillion(ctx context.Context, r *bigRun) error {
 			stop = huge.churn(ctx, time.Second)
 			what = "0.1% changes every second"
 		}
-		var sizes []float64
 		from, err := cputime.Of(kvip.pid)
 		if err != nil {
 			stop()
 			return err
 		}
 		generation, _ := kvip.generation(ctx)
-		for range 20 {
-			if err := pause(ctx, 500*time.Millisecond); err != nil {
-				stop()
-				return err
-			}
-			rss, err := resident(kvip.pid)
-			if err != nil {
-				stop()
-				return err
-			}
-			sizes = append(sizes, rss/(1<<20))
+		sizes, err := kvip.sizes(ctx)
+		if err != nil {
+			stop()
+			return err
 		}
 		to, err := cputime.Of(kvip.pid)
 		stop()
