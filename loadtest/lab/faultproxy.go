@@ -149,22 +149,29 @@ func (p *FaultProxy) listen() error {
 	}
 	p.listener = l
 	p.served.Go(func() {
-		for {
-			c, err := l.Accept()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err != nil { // out of descriptors: the queue waits
-				if sleep(p.ctx, 10*time.Millisecond) != nil {
-					return
-				}
-				continue
-			}
+		acceptAll(p.ctx, l, func(c *net.TCPConn) {
 			p.accepted.Add(1)
-			p.served.Go(func() { p.serve(c.(*net.TCPConn)) })
-		}
+			p.served.Go(func() { p.serve(c) })
+		})
 	})
 	return nil
+}
+
+// acceptAll hands over connections until l is closed.
+func acceptAll(ctx context.Context, l net.Listener, take func(*net.TCPConn)) {
+	for {
+		c, err := l.Accept()
+		switch {
+		case err == nil:
+			take(c.(*net.TCPConn))
+		case errors.Is(err, net.ErrClosed):
+			return
+		default: // out of descriptors: the queue waits
+			if sleep(ctx, 10*time.Millisecond) != nil {
+				return
+			}
+		}
+	}
 }
 
 func (p *FaultProxy) current() (Faults, <-chan struct{}) {

@@ -211,7 +211,7 @@ func (p *FaultyPeer) Set(kind string) error {
 			return fmt.Errorf("lab: faulty peer: %w", err)
 		}
 		p.listener = l
-		p.served.Go(func() { p.accept(l) })
+		p.served.Go(func() { acceptAll(p.ctx, l, p.accept) })
 	}
 	return nil
 }
@@ -238,35 +238,23 @@ func (p *FaultyPeer) Close() error {
 	return nil
 }
 
-func (p *FaultyPeer) accept(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // out of descriptors: the queue waits
-			if sleep(p.ctx, 10*time.Millisecond) != nil {
-				return
-			}
-			continue
-		}
-		p.mu.Lock()
-		p.open[c] = true
-		closed, fault := p.ctx.Err() != nil, p.fault
-		p.mu.Unlock()
-		if closed {
-			_ = c.Close()
-		}
-		p.served.Go(func() {
-			if fault.connect == nil || fault.connect(p, c.(*net.TCPConn)) {
-				p.serve(c.(*net.TCPConn))
-			}
-			_ = c.Close()
-			p.mu.Lock()
-			delete(p.open, c)
-			p.mu.Unlock()
-		})
+func (p *FaultyPeer) accept(c *net.TCPConn) {
+	p.mu.Lock()
+	p.open[c] = true
+	closed, fault := p.ctx.Err() != nil, p.fault
+	p.mu.Unlock()
+	if closed {
+		_ = c.Close()
 	}
+	p.served.Go(func() {
+		if fault.connect == nil || fault.connect(p, c) {
+			p.serve(c)
+		}
+		_ = c.Close()
+		p.mu.Lock()
+		delete(p.open, c)
+		p.mu.Unlock()
+	})
 }
 
 // maxPeerRequest is the longest request a peer reads, in bytes.
