@@ -62,7 +62,7 @@ type Drive struct {
 	VsPID     int    `name:"vs-pid" help:"The second target's process." group:"Report"`
 	Calibrate bool   `help:"Run the same load on a server that does nothing first, for 30 s at most where it is steady, and report it beside: what generator and machine add." group:"Report"`
 	Events    string `help:"File of what to do to the target meanwhile." type:"existingfile" group:"Report"`
-	Assert    string `help:"What must hold, for the exit code: p99<5ms,failed=0,rate>=1000,p99_ratio<=1.1." placeholder:"CONDITIONS" group:"Report"`
+	Assert    string `help:"What must hold for --target, for the exit code: p99<5ms,failed=0,rate>=1000. With --vs the second target is not judged but compared with: p99_ratio<=1.1." placeholder:"CONDITIONS" group:"Report"`
 	JSON      string `name:"json" help:"File for the result: compare and merge read it." type:"path" group:"Report"`
 	HTML      string `name:"html" help:"File for the report as a page." type:"path" group:"Report"`
 	HGRM      string `name:"hgrm" help:"File for the latency's percentile distribution." type:"path" group:"Report"`
@@ -91,7 +91,7 @@ const Overview = `kvip loadtest --target HOST:PORT drives load. What is needed m
     --vs HOST:PORT            load two targets in turns, and compare
     --pid PID                 the target's processor time per operation
     --calibrate               what generator and machine add
-    --assert CONDITIONS       exit code: 'p99<5ms,failed=0'
+    --assert CONDITIONS       exit code: 'p99<5ms,failed=0' of --target; beside --vs 'p99_ratio<=1.1'
     --events FILE             what to do to the target meanwhile
     --html FILE, --json FILE  the result as a page, as data
     --processes 7             more than one process's connections

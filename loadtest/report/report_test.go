@@ -225,6 +225,21 @@ func TestAssertionsJudgeWhatTheyName(t *testing.T) {
 	}
 }
 
+func TestTheSecondTargetIsComparedWithAndNotJudged(t *testing.T) {
+	r := made(1, 1)
+	good := r.Sides[0]
+	good.Failed = 0
+	bad := good
+	bad.Target, bad.Failed = "127.0.0.1:9093", 1
+	all, _ := ParseAssertions("failed=0,rate_ratio=1")
+	for holds, sides := range map[bool][]Side{true: {good, bad}, false: {bad, good}} {
+		r.Sides = sides
+		if got := all.Evaluate(r); got != holds || r.Verdict.Assertions[0].Target != sides[0].Target {
+			t.Errorf("with %d failures of the first target and %d of the second: %+v", sides[0].Failed, sides[1].Failed, r.Verdict.Assertions)
+		}
+	}
+}
+
 func TestWrongAssertionsAreNamedTogetherWithTheFix(t *testing.T) {
 	_, err := ParseAssertions("p99<5, failed, p999<1ms,rat>3,rate>fast,,p50!3ms,failed_resets=0,p1e1<1ms")
 	if err == nil {
