@@ -35,9 +35,7 @@ func (m *Merge) Run(_ context.Context, stdout, _ io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if len(asserts) > 0 {
-		asserts.Evaluate(run)
-	}
+	asserts.Evaluate(run)
 	if err := run.WriteText(stdout); err != nil {
 		return err
 	}

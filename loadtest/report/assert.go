@@ -118,10 +118,9 @@ func (u unit) parse(value string) (float64, error) {
 	return v, nil
 }
 
-// Evaluate holds the conditions against the run's first side, keeps the result in the run's verdict and says whether all
+// Evaluate holds the conditions against the run's first side, adds the result to the run's verdict and says whether all
 // hold. What was not measured does not hold. The second side, often what the first is to replace, is only compared with.
 func (all Assertions) Evaluate(r *Run) bool {
-	r.Verdict.Assertions = nil
 	good := true
 	for _, c := range all {
 		a := c.evaluate(r)

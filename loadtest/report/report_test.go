@@ -191,6 +191,10 @@ func TestAMergedRunIsVoidWhenAPartIsAndAssertsAnew(t *testing.T) {
 	if v := sum.Verdict; len(v.Void) != 1 || v.Void[0] != "generator 2: lag" || len(v.Assertions) != 1 || !v.Assertions[0].Holds || v.Good() {
 		t.Errorf("%+v", v)
 	}
+	more, _ := ParseAssertions("done>=5000") // of the sum alone
+	if more.Evaluate(sum) || len(sum.Verdict.Assertions) != 2 || sum.Verdict.Assertions[0].Text != "done>=500" {
+		t.Errorf("with a condition more: %+v", sum.Verdict.Assertions)
+	}
 }
 
 func TestAssertionsJudgeWhatTheyName(t *testing.T) {
@@ -213,13 +217,13 @@ func TestAssertionsJudgeWhatTheyName(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		r.Sides = []Side{*s, second}
+		r.Sides, r.Verdict = []Side{*s, second}, Verdict{}
 		if got := all.Evaluate(r); got != holds {
 			t.Errorf("%s: %v, found %s", text, got, r.Verdict.Assertions[0].Found)
 		}
 	}
 	all, _ := ParseAssertions("p99_ratio<2")
-	r.Sides = r.Sides[:1]
+	r.Sides, r.Verdict = r.Sides[:1], Verdict{}
 	if all.Evaluate(r) || !strings.Contains(r.Verdict.Assertions[0].Found, "--vs") {
 		t.Errorf("a ratio of one target: %+v", r.Verdict.Assertions)
 	}
@@ -233,7 +237,7 @@ func TestTheSecondTargetIsComparedWithAndNotJudged(t *testing.T) {
 	bad.Target, bad.Failed = "127.0.0.1:9093", 1
 	all, _ := ParseAssertions("failed=0,rate_ratio=1")
 	for holds, sides := range map[bool][]Side{true: {good, bad}, false: {bad, good}} {
-		r.Sides = sides
+		r.Sides, r.Verdict = sides, Verdict{}
 		if got := all.Evaluate(r); got != holds || r.Verdict.Assertions[0].Target != sides[0].Target {
 			t.Errorf("with %d failures of the first target and %d of the second: %+v", sides[0].Failed, sides[1].Failed, r.Verdict.Assertions)
 		}
