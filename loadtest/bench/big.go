@@ -206,48 +206,14 @@ func (s *stubbed) churn(ctx context.Context, every time.Duration) (stop func()) 
 	return func() { cancel(); <-done }
 }
 
-// gateway is a kvip over a stub.
-type gateway struct {
-	target
-	admin string
-	took  time.Duration // from start to ready
-}
-
-// gateway starts a kvip; listen may be shared, "" takes a port of its own.
+// gateway starts a kvip over a stub; listen may be shared, "" takes a port of its own.
 func (r *bigRun) gateway(ctx context.Context, name string, s *stubbed, listen string, vip string) (*gateway, error) {
 	return r.gatewayWith(ctx, name, s, listen, "", vip)
 }
 
 // gatewayWith has further keys of the pool, in YAML on one line.
 func (r *bigRun) gatewayWith(ctx context.Context, name string, s *stubbed, listen, pool, vip string) (*gateway, error) {
-	admin, err := r.stand.port()
-	if err == nil && listen == "" {
-		listen, err = r.stand.port()
-	}
-	if err != nil {
-		return nil, err
-	}
-	config := fmt.Sprintf(`log: {level: warn}
-admin: {listen: %q, pprof: true}
-state_dir: %q
-pools:
-  - {name: bench, discovery: {type: static, brokers: [%s]}%s}
-vips:
-  - {name: bench, listen: %q, pool: bench%s}
-`, admin, filepath.Join(r.stand.dir, name+"-state"), strings.Join(quote(s.addrs), ", "), pool, listen, vip)
-	file := filepath.Join(r.stand.dir, name+".yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		return nil, err
-	}
-	began := time.Now()
-	p, err := r.stand.start(name, r.kvip, "serve", "-c", file)
-	if err != nil {
-		return nil, err
-	}
-	g := &gateway{target: target{name: name, addr: listen, pid: p.Pid()}, admin: "http://" + admin}
-	err = waitReady(ctx, p, g.admin+"/readyz")
-	g.took = time.Since(began)
-	return g, err
+	return r.stand.gateway(ctx, name, r.kvip, s.addrs, listen, pool, vip)
 }
 
 // large starts the usual cluster, of 100,000 partitions, and a kvip over it; listen is as gateway has it.

@@ -106,35 +106,51 @@ func startKvip(ctx context.Context, o options, s *stand) (target, error) {
 			return target{}, err
 		}
 	}
-	admin, err := s.port()
+	g, err := s.gateway(ctx, "kvip", path, s.kafka.Bootstrap(), "", "", "")
 	if err != nil {
 		return target{}, err
 	}
-	listen, err := s.port()
+	return g.target, nil
+}
+
+// gateway is a kvip.
+type gateway struct {
+	target
+	admin string
+	took  time.Duration // from start to ready
+}
+
+// gateway starts the kvip at path over some brokers. Without listen it has a port of its own; pool and vip are further keys of
+// theirs, in YAML on one line, each behind a comma.
+func (s *stand) gateway(ctx context.Context, name, path string, brokers []string, listen, pool, vip string) (*gateway, error) {
+	admin, err := s.port()
+	if err == nil && listen == "" {
+		listen, err = s.port()
+	}
 	if err != nil {
-		return target{}, err
+		return nil, err
 	}
 	config := fmt.Sprintf(`log: {level: warn}
-admin: {listen: %q}
+admin: {listen: %q, pprof: true}
 state_dir: %q
 pools:
-  - name: bench
-    discovery: {type: static, brokers: [%s]}
+  - {name: bench, discovery: {type: static, brokers: [%s]}%s}
 vips:
-  - {name: bench, listen: %q, pool: bench}
-`, admin, filepath.Join(s.dir, "state"), strings.Join(quote(s.kafka.Bootstrap()), ", "), listen)
-	file := filepath.Join(s.dir, "kvip.yaml")
+  - {name: bench, listen: %q, pool: bench%s}
+`, admin, filepath.Join(s.dir, name+"-state"), strings.Join(quote(brokers), ", "), pool, listen, vip)
+	file := filepath.Join(s.dir, name+".yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		return target{}, err
+		return nil, err
 	}
-	p, err := s.start("kvip", path, "serve", "-c", file)
+	began := time.Now()
+	p, err := s.start(name, path, "serve", "-c", file)
 	if err != nil {
-		return target{}, err
+		return nil, err
 	}
-	if err := waitReady(ctx, p, "http://"+admin+"/readyz"); err != nil {
-		return target{}, err
-	}
-	return target{addr: listen, pid: p.Pid()}, nil
+	g := &gateway{target: target{name: name, addr: listen, pid: p.Pid()}, admin: "http://" + admin}
+	err = until(ctx, p, func(ctx context.Context) error { return fetch(ctx, http.MethodGet, g.admin+"/readyz", nil) })
+	g.took = time.Since(began)
+	return g, err
 }
 
 func startFloor(ctx context.Context, o options, s *stand) (target, error) {
@@ -227,10 +243,6 @@ func (s *stand) start(name, path string, args ...string) (*lab.Process, error) {
 }
 
 const readyWithin = 30 * time.Second
-
-func waitReady(ctx context.Context, p *lab.Process, url string) error {
-	return until(ctx, p, func(ctx context.Context) error { return fetch(ctx, http.MethodGet, url, nil) })
-}
 
 func waitAnswers(ctx context.Context, p *lab.Process, addr string) error {
 	return until(ctx, p, func(ctx context.Context) error {
