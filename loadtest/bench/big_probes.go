@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"os"
 	"time"
-
-	"github.com/kvip/kvip/loadtest/cputime"
 )
 
 // bigProbes is what a pool of 2,000 brokers that all can be reached costs: its start, its memory, and its probes at an
@@ -47,16 +45,8 @@ func bigProbes(ctx context.Context, r *bigRun) error {
 	window := max(r.o.Cell, 10*time.Second) // every broker's turn
 	var all, rest, probes, sizes []float64
 	for round := range r.o.Rounds {
-		var from, to [2]time.Duration
-		clock := func(into *[2]time.Duration) error {
-			for i, g := range []*gateway{probing, quiet} {
-				if into[i], err = cputime.Of(g.pid); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		if err := clock(&from); err != nil {
+		from, err := clocks(probing.target, quiet.target)
+		if err != nil {
 			return err
 		}
 		if round == 0 && r.o.Profile != "" {
@@ -67,7 +57,8 @@ func bigProbes(ctx context.Context, r *bigRun) error {
 		if err != nil {
 			return err
 		}
-		if err := clock(&to); err != nil {
+		to, err := clocks(probing.target, quiet.target)
+		if err != nil {
 			return err
 		}
 		share := func(i int) float64 { return 100 * (to[i] - from[i]).Seconds() / window.Seconds() }

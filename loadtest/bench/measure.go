@@ -42,24 +42,14 @@ func withoutLoad(ctx context.Context, targets []target) (map[string]float64, err
 	if err := pause(ctx, settle); err != nil {
 		return nil, err
 	}
-	read := func() (clocks []time.Duration, err error) {
-		for _, t := range targets {
-			at, err := cputime.Of(t.pid)
-			if err != nil {
-				return nil, err
-			}
-			clocks = append(clocks, at)
-		}
-		return clocks, nil
-	}
-	from, err := read()
+	from, err := clocks(targets...)
 	if err != nil {
 		return nil, err
 	}
 	if err := pause(ctx, during); err != nil {
 		return nil, err
 	}
-	to, err := read()
+	to, err := clocks(targets...)
 	if err != nil {
 		return nil, err
 	}
@@ -68,6 +58,18 @@ func withoutLoad(ctx context.Context, targets []target) (map[string]float64, err
 		idle[t.name] = (to[i] - from[i]).Seconds() / during.Seconds()
 	}
 	return idle, nil
+}
+
+// clocks are the targets' CPU clocks.
+func clocks(targets ...target) (all []time.Duration, err error) {
+	for _, t := range targets {
+		at, err := cputime.Of(t.pid)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, at)
+	}
+	return all, nil
 }
 
 // measureCell loads one target with one operation.
