@@ -2,6 +2,7 @@ package forward
 
 import (
 	"encoding/binary"
+	"iter"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -46,6 +47,18 @@ func Refuse(class Class, key, version int16, correlationID int32, body []byte) [
 	return frame
 }
 
+// each goes over a request's items and adds one to the answer's for each, as fresh makes it.
+func each[Q, R any](items []Q, answers *[]R, fresh func() R) iter.Seq2[Q, *R] {
+	return func(yield func(Q, *R) bool) {
+		for _, q := range items {
+			*answers = append(*answers, fresh())
+			if !yield(q, &(*answers)[len(*answers)-1]) {
+				return
+			}
+		}
+	}
+}
+
 func refuseLeader(req kmsg.Request, code int16) kmsg.Response {
 	switch req := req.(type) {
 	case *kmsg.ProduceRequest:
@@ -53,54 +66,38 @@ func refuseLeader(req kmsg.Request, code int16) kmsg.Response {
 			return nil
 		}
 		resp := req.ResponseKind().(*kmsg.ProduceResponse)
-		for _, t := range req.Topics {
-			rt := kmsg.NewProduceResponseTopic()
+		for t, rt := range each(req.Topics, &resp.Topics, kmsg.NewProduceResponseTopic) {
 			rt.Topic, rt.TopicID = t.Topic, t.TopicID
-			for _, p := range t.Partitions {
-				rp := kmsg.NewProduceResponseTopicPartition()
+			for p, rp := range each(t.Partitions, &rt.Partitions, kmsg.NewProduceResponseTopicPartition) {
 				rp.Partition, rp.ErrorCode, rp.BaseOffset = p.Partition, code, -1
-				rt.Partitions = append(rt.Partitions, rp)
 			}
-			resp.Topics = append(resp.Topics, rt)
 		}
 		return resp
 	case *kmsg.FetchRequest:
 		resp := req.ResponseKind().(*kmsg.FetchResponse)
-		for _, t := range req.Topics {
-			rt := kmsg.NewFetchResponseTopic()
+		for t, rt := range each(req.Topics, &resp.Topics, kmsg.NewFetchResponseTopic) {
 			rt.Topic, rt.TopicID = t.Topic, t.TopicID
-			for _, p := range t.Partitions {
-				rp := kmsg.NewFetchResponseTopicPartition()
+			for p, rp := range each(t.Partitions, &rt.Partitions, kmsg.NewFetchResponseTopicPartition) {
 				rp.Partition, rp.ErrorCode, rp.HighWatermark = p.Partition, code, -1
-				rt.Partitions = append(rt.Partitions, rp)
 			}
-			resp.Topics = append(resp.Topics, rt)
 		}
 		return resp
 	case *kmsg.ListOffsetsRequest:
 		resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
-		for _, t := range req.Topics {
-			rt := kmsg.NewListOffsetsResponseTopic()
+		for t, rt := range each(req.Topics, &resp.Topics, kmsg.NewListOffsetsResponseTopic) {
 			rt.Topic = t.Topic
-			for _, p := range t.Partitions {
-				rp := kmsg.NewListOffsetsResponseTopicPartition()
+			for p, rp := range each(t.Partitions, &rt.Partitions, kmsg.NewListOffsetsResponseTopicPartition) {
 				rp.Partition, rp.ErrorCode = p.Partition, code
-				rt.Partitions = append(rt.Partitions, rp)
 			}
-			resp.Topics = append(resp.Topics, rt)
 		}
 		return resp
 	case *kmsg.OffsetForLeaderEpochRequest:
 		resp := req.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
-		for _, t := range req.Topics {
-			rt := kmsg.NewOffsetForLeaderEpochResponseTopic()
+		for t, rt := range each(req.Topics, &resp.Topics, kmsg.NewOffsetForLeaderEpochResponseTopic) {
 			rt.Topic = t.Topic
-			for _, p := range t.Partitions {
-				rp := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
+			for p, rp := range each(t.Partitions, &rt.Partitions, kmsg.NewOffsetForLeaderEpochResponseTopicPartition) {
 				rp.Partition, rp.ErrorCode = p.Partition, code
-				rt.Partitions = append(rt.Partitions, rp)
 			}
-			resp.Topics = append(resp.Topics, rt)
 		}
 		return resp
 	}
@@ -108,120 +105,86 @@ func refuseLeader(req kmsg.Request, code int16) kmsg.Response {
 }
 
 func refuseCoordinator(req kmsg.Request, code int16) kmsg.Response {
-	switch resp := req.ResponseKind().(type) {
+	answer := req.ResponseKind()
+	switch resp := answer.(type) {
 	case *kmsg.JoinGroupResponse:
 		resp.ErrorCode = code
-		return resp
 	case *kmsg.SyncGroupResponse:
 		resp.ErrorCode = code
-		return resp
 	case *kmsg.HeartbeatResponse:
 		resp.ErrorCode = code
-		return resp
 	case *kmsg.LeaveGroupResponse:
 		resp.ErrorCode = code
-		return resp
 	case *kmsg.ConsumerGroupHeartbeatResponse:
 		resp.ErrorCode = code
-		return resp
 	case *kmsg.ShareGroupHeartbeatResponse:
 		resp.ErrorCode = code
-		return resp
 	case *kmsg.AddOffsetsToTxnResponse:
 		resp.ErrorCode = code
-		return resp
 	case *kmsg.EndTxnResponse:
 		resp.ErrorCode = code
-		return resp
 	case *kmsg.OffsetCommitResponse:
-		return refuseOffsetCommit(req.(*kmsg.OffsetCommitRequest), resp, code)
-	case *kmsg.OffsetFetchResponse:
-		return refuseOffsetFetch(req.(*kmsg.OffsetFetchRequest), resp, code)
-	case *kmsg.TxnOffsetCommitResponse:
-		for _, t := range req.(*kmsg.TxnOffsetCommitRequest).Topics {
-			rt := kmsg.NewTxnOffsetCommitResponseTopic()
-			rt.Topic = t.Topic
-			for _, p := range t.Partitions {
-				rp := kmsg.NewTxnOffsetCommitResponseTopicPartition()
+		for t, rt := range each(req.(*kmsg.OffsetCommitRequest).Topics, &resp.Topics, kmsg.NewOffsetCommitResponseTopic) {
+			rt.Topic, rt.TopicID = t.Topic, t.TopicID
+			for p, rp := range each(t.Partitions, &rt.Partitions, kmsg.NewOffsetCommitResponseTopicPartition) {
 				rp.Partition, rp.ErrorCode = p.Partition, code
-				rt.Partitions = append(rt.Partitions, rp)
 			}
-			resp.Topics = append(resp.Topics, rt)
 		}
-		return resp
-	}
-	return nil
-}
-
-func refuseOffsetCommit(req *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, code int16) kmsg.Response {
-	for _, t := range req.Topics {
-		rt := kmsg.NewOffsetCommitResponseTopic()
-		rt.Topic, rt.TopicID = t.Topic, t.TopicID
-		for _, p := range t.Partitions {
-			rp := kmsg.NewOffsetCommitResponseTopicPartition()
-			rp.Partition, rp.ErrorCode = p.Partition, code
-			rt.Partitions = append(rt.Partitions, rp)
+	case *kmsg.OffsetFetchResponse:
+		refuseOffsetFetch(req.(*kmsg.OffsetFetchRequest), resp, code)
+	case *kmsg.TxnOffsetCommitResponse:
+		for t, rt := range each(req.(*kmsg.TxnOffsetCommitRequest).Topics, &resp.Topics, kmsg.NewTxnOffsetCommitResponseTopic) {
+			rt.Topic = t.Topic
+			for p, rp := range each(t.Partitions, &rt.Partitions, kmsg.NewTxnOffsetCommitResponseTopicPartition) {
+				rp.Partition, rp.ErrorCode = p.Partition, code
+			}
 		}
-		resp.Topics = append(resp.Topics, rt)
+	default:
+		return nil
 	}
-	return resp
+	return answer
 }
 
 // refuseOffsetFetch: the error is per partition in v0-1, at the top in v2-7, per group from v8 on.
-func refuseOffsetFetch(req *kmsg.OffsetFetchRequest, resp *kmsg.OffsetFetchResponse, code int16) kmsg.Response {
-	for _, g := range req.Groups {
-		rg := kmsg.NewOffsetFetchResponseGroup()
+func refuseOffsetFetch(req *kmsg.OffsetFetchRequest, resp *kmsg.OffsetFetchResponse, code int16) {
+	for g, rg := range each(req.Groups, &resp.Groups, kmsg.NewOffsetFetchResponseGroup) {
 		rg.Group, rg.ErrorCode = g.Group, code
-		resp.Groups = append(resp.Groups, rg)
 	}
 	if req.Version < 8 {
 		resp.ErrorCode = code
 	}
-	for _, t := range req.Topics {
-		if req.Version >= 2 {
-			break
-		}
-		rt := kmsg.NewOffsetFetchResponseTopic()
-		rt.Topic = t.Topic
-		for _, p := range t.Partitions {
-			rp := kmsg.NewOffsetFetchResponseTopicPartition()
-			rp.Partition, rp.Offset, rp.ErrorCode = p, -1, code
-			rt.Partitions = append(rt.Partitions, rp)
-		}
-		resp.Topics = append(resp.Topics, rt)
+	if req.Version >= 2 {
+		return
 	}
-	return resp
+	for t, rt := range each(req.Topics, &resp.Topics, kmsg.NewOffsetFetchResponseTopic) {
+		rt.Topic = t.Topic
+		for p, rp := range each(t.Partitions, &rt.Partitions, kmsg.NewOffsetFetchResponseTopicPartition) {
+			rp.Partition, rp.Offset, rp.ErrorCode = p, -1, code
+		}
+	}
 }
 
 func refuseWrite(req kmsg.Request, code int16) kmsg.Response {
 	switch req := req.(type) {
 	case *kmsg.CreateTopicsRequest:
 		resp := req.ResponseKind().(*kmsg.CreateTopicsResponse)
-		for _, t := range req.Topics {
-			rt := kmsg.NewCreateTopicsResponseTopic()
+		for t, rt := range each(req.Topics, &resp.Topics, kmsg.NewCreateTopicsResponseTopic) {
 			rt.Topic, rt.ErrorCode, rt.ErrorMessage = t.Topic, code, &policyMessage
-			resp.Topics = append(resp.Topics, rt)
 		}
 		return resp
 	case *kmsg.DeleteTopicsRequest:
 		resp := req.ResponseKind().(*kmsg.DeleteTopicsResponse)
-		for _, name := range req.TopicNames {
-			rt := kmsg.NewDeleteTopicsResponseTopic()
+		for name, rt := range each(req.TopicNames, &resp.Topics, kmsg.NewDeleteTopicsResponseTopic) {
 			rt.Topic, rt.ErrorCode, rt.ErrorMessage = &name, code, &policyMessage
-			resp.Topics = append(resp.Topics, rt)
 		}
-		for _, t := range req.Topics {
-			rt := kmsg.NewDeleteTopicsResponseTopic()
+		for t, rt := range each(req.Topics, &resp.Topics, kmsg.NewDeleteTopicsResponseTopic) {
 			rt.Topic, rt.TopicID, rt.ErrorCode, rt.ErrorMessage = t.Topic, t.TopicID, code, &policyMessage
-			resp.Topics = append(resp.Topics, rt)
 		}
 		return resp
 	case *kmsg.CreatePartitionsRequest:
 		resp := req.ResponseKind().(*kmsg.CreatePartitionsResponse)
-		for _, t := range req.Topics {
-			rt := kmsg.NewCreatePartitionsResponseTopic()
+		for t, rt := range each(req.Topics, &resp.Topics, kmsg.NewCreatePartitionsResponseTopic) {
 			rt.Topic, rt.ErrorCode, rt.ErrorMessage = t.Topic, code, &policyMessage
-			resp.Topics = append(resp.Topics, rt)
 		}
 		return resp
 	}
