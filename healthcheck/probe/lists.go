@@ -104,6 +104,5 @@ func keep[T any](of []T, one T) []T {
 
 func sameBroker(a, b kmsg.MetadataResponseBroker) bool {
 	return a.NodeID == b.NodeID && a.Port == b.Port && a.Host == b.Host &&
-		(a.Rack == nil) == (b.Rack == nil) && (a.Rack == nil || *a.Rack == *b.Rack) &&
-		a.UnknownTags.Len() == 0 && b.UnknownTags.Len() == 0
+		(a.Rack == nil) == (b.Rack == nil) && (a.Rack == nil || *a.Rack == *b.Rack)
 }

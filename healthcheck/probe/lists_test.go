@@ -33,6 +33,25 @@ func TestListsAreShared(t *testing.T) {
 	}
 }
 
+// A list is kept while the next answer is read into the buffer that it came in.
+func TestAListRefersToNoBuffer(t *testing.T) {
+	answer := kmsg.NewPtrMetadataResponse()
+	answer.Version = 13
+	answer.Brokers = []kmsg.MetadataResponseBroker{{NodeID: 1, Host: "b"}}
+	answer.Brokers[0].UnknownTags.Set(7, []byte("of a broker"))
+	body := answer.AppendTo(nil)
+	l, err := readListing(answer.Version, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := l.brokers[0].UnknownTags.Len(); n != 0 {
+		t.Errorf("%d tags are slices of the answer", n)
+	}
+	if l.repeated(answer.Version, body) == nil {
+		t.Error("the same answer is not known again")
+	}
+}
+
 type sharer struct{ Lists }
 
 func (s *sharer) share(brokers []kmsg.MetadataResponseBroker) []kmsg.MetadataResponseBroker {

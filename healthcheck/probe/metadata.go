@@ -142,6 +142,7 @@ func readListing(version int16, body []byte) (*listing, error) {
 		if b.NodeID < 0 || i > 0 && l.brokers[i-1].NodeID == b.NodeID {
 			return nil, badAnswer("Metadata v%d lists node id %d twice, or one below 0", version, b.NodeID)
 		}
+		l.brokers[i].UnknownTags = kmsg.Tags{} // nobody wants them, and they refer to body, which the next answer overwrites
 	}
 	return l, nil
 }
