@@ -23,7 +23,8 @@ const fullPart = 1000
 func Build(name string, members []Member, o Options, was Picker) Picker {
 	p := Policies[name]
 	if o.Zone == "" {
-		return newPartial(p, members, was)
+		old, _ := was.(*partial)
+		return newPartial(p, members, old)
 	}
 	return newZoned(p, members, o, was)
 }
@@ -39,8 +40,7 @@ type partial struct {
 	full []int32
 }
 
-func newPartial(p Policy, members []Member, was Picker) Picker {
-	old, _ := was.(*partial)
+func newPartial(p Policy, members []Member, old *partial) *partial {
 	if old == nil {
 		old = &partial{}
 	}
@@ -65,9 +65,12 @@ func newPartial(p Policy, members []Member, was Picker) Picker {
 	return g
 }
 
-// beyond says that the request would be more than the member's part.
-func (g *partial) beyond(i int, client uint64) bool {
-	if i < 0 || g.rest == nil || g.parts[i].Part == nil {
+// beyond says that the request would be more than the member's part, and that another one has its whole share.
+func (g *partial) beyond(i int, client uint64) bool { return g.rest != nil && g.over(i, client) }
+
+// over says that the request would be more than the member's part.
+func (g *partial) over(i int, client uint64) bool {
+	if i < 0 || g.parts[i].Part == nil {
 		return false
 	}
 	draw := rand.Int32N(fullPart)
@@ -95,10 +98,11 @@ func (g *partial) Explain(client uint64) (int, string) {
 		g.parts[i].Addr, float64(g.parts[i].Part.Load())/(fullPart/100), other)
 }
 
-// zoned picks in its own zone as long as whom it picks is not full, and spills over into the others after that.
+// zoned picks in its own zone as long as whom it picks is not full, and spills over into the others after that. What is
+// beyond the part of a member goes to those of the zone that have their whole share, and to the others if none has.
 type zoned struct {
 	zone       string
-	own, other Picker
+	own, other *partial
 	// The indices of own's and other's members.
 	ownAt, otherAt []int32
 	members        []Member
@@ -134,12 +138,15 @@ func newZoned(p Policy, members []Member, o Options, was Picker) Picker {
 	return z
 }
 
+// spare says that nobody of the zone has its whole share, and that the request is beyond the part of whom it would get.
+func (z *zoned) spare(i int, client uint64) bool { return z.own.rest == nil && z.own.over(i, client) }
+
 func (z *zoned) full(i int) bool { return z.limit[i] > 0 && z.members[z.ownAt[i]].load() >= z.limit[i] }
 
 func (z *zoned) Pick(client uint64) int {
 	own := -1
 	for range zoneTries {
-		if own = z.own.Pick(client); own < 0 {
+		if own = z.own.Pick(client); own < 0 || z.spare(own, client) {
 			break
 		}
 		if !z.full(own) {
@@ -158,8 +165,12 @@ func (z *zoned) Pick(client uint64) int {
 func (z *zoned) Explain(client uint64) (int, string) {
 	own := -1
 	var why string
+	spared := false
 	for range zoneTries {
 		if own, why = z.own.Explain(client); own < 0 {
+			break
+		}
+		if spared = z.spare(own, client); spared {
 			break
 		}
 		if !z.full(own) {
@@ -170,10 +181,14 @@ func (z *zoned) Explain(client uint64) (int, string) {
 	switch {
 	case other < 0 && own < 0:
 		return -1, ""
+	case other < 0 && spared:
+		return int(z.ownAt[own]), fmt.Sprintf("brokers of rack %q have only a part of their share, and there are no others; among them: %s", z.zone, why)
 	case other < 0:
 		return int(z.ownAt[own]), fmt.Sprintf("brokers of rack %q are full, and there are no others; among them: %s", z.zone, why)
 	case own < 0:
 		return int(z.otherAt[other]), fmt.Sprintf("no broker of rack %q can be used; among the others: %s", z.zone, otherWhy)
+	case spared:
+		return int(z.otherAt[other]), fmt.Sprintf("brokers of rack %q have only a part of their share for now, and this is beyond it; among the others: %s", z.zone, otherWhy)
 	}
 	return int(z.otherAt[other]), fmt.Sprintf("brokers of rack %q are full; among the others: %s", z.zone, otherWhy)
 }

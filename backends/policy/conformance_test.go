@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -287,6 +288,35 @@ func TestAZoneComesFirstAndSpillsOver(t *testing.T) {
 			}
 			if _, why := p.Explain(7); why != "" && got[1] == 0 {
 				t.Errorf("nothing spills over: %s", why)
+			}
+		})
+	}
+}
+
+// A zone whose members all have a part of their share gives away the rest of it, as a pool does: one that is on trial and
+// alone in its rack would get everything.
+func TestAZoneWithoutAWholeMember(t *testing.T) {
+	for name := range Policies {
+		t.Run(name, func(t *testing.T) {
+			ms := membersOf([]int{1, 1, 1})
+			ms[0].Rack, ms[0].Part = "a", new(atomic.Int32)
+			ms[0].Part.Store(100)
+			p := Build(name, ms, Options{Zone: "a"}, nil)
+			got := count(p, 3, 200_000)
+			within5(t, "the one on trial", got[0], 20_000)
+			within5(t, "each of the others", got[1], 90_000)
+			explained := map[int]string{}
+			for i := range 1000 {
+				m, why := p.Explain(clientKey(i))
+				explained[m] = why
+			}
+			for i, want := range map[int]string{0: `rack "a" come first`, 1: `brokers of rack "a" have only a part of their share`} {
+				if !strings.Contains(explained[i], want) {
+					t.Errorf("member %d is explained by %q, want %q", i, explained[i], want)
+				}
+			}
+			if got := count(Build(name, ms[:1], Options{Zone: "a"}, nil), 1, 100); got[0] != 100 {
+				t.Errorf("nobody else is there, and %d of 100 are picked", got[0])
 			}
 		})
 	}
