@@ -85,7 +85,7 @@ func (s *MemberStatus) Skipped() string {
 	case Serving:
 		switch {
 		case s.SharePercent < 100:
-			return fmt.Sprintf("it has come back, and gets %.0f%% of its share of forwards for now", s.SharePercent)
+			return fmt.Sprintf("it is new or has come back, and gets %.0f%% of its share of forwards for now", s.SharePercent)
 		case !s.Listed:
 			return "the snapshot does not list it: it may get forwards, and heads no broker list"
 		}

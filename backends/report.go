@@ -140,7 +140,8 @@ func (p *Pool) Status() Status {
 	s.Discovery = make([]DiscoveryStatus, 0, len(ws.Providers))
 	for _, d := range ws.Providers {
 		s.Discovery = append(s.Discovery, DiscoveryStatus{
-			Provider: d.Name, LastSuccess: d.LastSuccess, LastError: d.Error, Stale: d.Stale, Instances: d.Instances, Skipped: d.Skipped,
+			Provider: d.Name, LastSuccess: d.LastSuccess, LastError: d.Error, ErrorSince: d.ErrorSince, Stale: d.Stale,
+			Instances: d.Instances, Skipped: d.Skipped,
 		})
 	}
 	s.Alarms = alarms(&s, r, p.cfg.MaxStale)

@@ -104,6 +104,8 @@ type DiscoveryStatus struct {
 	Provider    string    `json:"provider"`
 	LastSuccess time.Time `json:"last_success,omitzero"`
 	LastError   string    `json:"last_error,omitempty"`
+	// ErrorSince is when it began to fail.
+	ErrorSince time.Time `json:"error_since,omitzero"`
 	// Stale says that its last answer may lag or lack the truth.
 	Stale     bool `json:"stale,omitempty"`
 	Instances int  `json:"instances"`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -238,7 +239,42 @@ func (w *Watcher) ask(m *Membership) {
 func (w *Watcher) note(m *Membership) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.status = WatchStatus{Generation: m.generation, Members: len(m.members), Held: m.Held()}
+	held := m.Held()
+	w.logHeld(w.status.Held, held, m)
+	w.status = WatchStatus{Generation: m.generation, Members: len(m.members), Held: held}
+}
+
+// logHeld says whom no registry lists any more and who is listed again: as long as they stay nothing else tells of it.
+func (w *Watcher) logHeld(was, held []Held, m *Membership) {
+	find := func(list []Held, addr string) (why string, found bool) {
+		i, found := slices.BinarySearchFunc(list, addr, func(h Held, addr string) int { return strings.Compare(h.Addr, addr) })
+		if found {
+			why = list[i].Why
+		}
+		return why, found
+	}
+	lines := 0
+	for _, h := range held {
+		if why, _ := find(was, h.Addr); why == h.Why || len(m.skipped) == 0 { // no registry has been read yet
+			continue
+		}
+		if lines++; lines <= maxLines {
+			w.cfg.Log.Warn(fmt.Sprintf("discovery: no registry lists %s, it stays for now: %s", h.Addr, h.Why))
+		}
+	}
+	if lines > maxLines {
+		w.cfg.Log.Warn("discovery: no registry lists more members, which stay for now", zap.Int("count", lines-maxLines))
+	}
+	lines = 0
+	for _, h := range was {
+		_, member := m.members[h.Addr]
+		if _, still := find(held, h.Addr); still || !member {
+			continue
+		}
+		if lines++; lines <= maxLines {
+			w.cfg.Log.Info(fmt.Sprintf("discovery: %s is listed", h.Addr))
+		}
+	}
 }
 
 // maxLines bounds the log lines of one view: a pool of thousands that comes at once is one fact.

@@ -209,6 +209,45 @@ func TestWatcherKeepsMembersThroughFailuresAndTellsThemOnce(t *testing.T) {
 	})
 }
 
+// A registry that lists nobody any more would otherwise leave no trace in the log: no member changes.
+func TestWatcherLogsWhomItHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.InfoLevel)
+		a := newScript("a")
+		running(t, WatchConfig{Log: zap.New(core)}, a)
+		says := func(names string) {
+			a.in <- update(names)
+			time.Sleep(time.Second)
+		}
+		lines := func(snippet string, want int) {
+			t.Helper()
+			if n := logs.FilterMessageSnippet(snippet).Len(); n != want {
+				t.Errorf("%d lines %q, want %d", n, snippet, want)
+			}
+		}
+		says("r s")
+		lines("no registry lists", 0)
+		for range 3 {
+			says("")
+		}
+		lines("no registry lists r:9092, it stays for now: no provider lists any broker", 1)
+		lines("no registry lists s:9092", 1)
+		says("r s")
+		lines("is listed", 2)
+		says("r")
+		lines("no registry lists s:9092, it stays for now: waits for its hold and one more read", 1)
+
+		// One that the last run has left is told of once the registry has been read.
+		restored := newScript("b")
+		running(t, WatchConfig{Log: zap.New(core), Restore: from("b", update("t")).Instances}, restored)
+		time.Sleep(time.Second)
+		lines("t:9092, it stays", 0)
+		restored.in <- update("")
+		time.Sleep(time.Second)
+		lines("no registry lists t:9092, it stays for now: no provider lists any broker", 1)
+	})
+}
+
 func TestWatcherRestartsAProviderThatStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newScript("a")

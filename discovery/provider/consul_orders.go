@@ -86,8 +86,9 @@ func (*consulOrders) Oversees() {}
 // Run implements discovery.Provider.
 func (o *consulOrders) Run(ctx context.Context, publish func(discovery.Update)) error {
 	if o.last == nil {
-		if o.last = o.load(); o.last != nil {
-			publish(discovery.Update{Provider: o.Name(), Orders: o.last, Stale: true, At: o.Now()})
+		var at time.Time
+		if o.last, at = o.load(); o.last != nil {
+			publish(discovery.Update{Provider: o.Name(), Orders: o.last, Stale: true, At: at})
 		}
 	}
 	return o.consulWatch.Run(ctx, publish)
@@ -126,8 +127,9 @@ func (o *consulOrders) read(q *api.QueryOptions) (discovery.Update, *api.QueryMe
 	}
 	slices.Sort(orders.Removed)
 	o.last = orders
-	o.save()
-	return discovery.Update{Provider: o.Name(), At: o.Now(), Orders: orders}, meta, nil
+	at := o.Now()
+	o.save(at)
+	return discovery.Update{Provider: o.Name(), At: at, Orders: orders}, meta, nil
 }
 
 // savedOrders is the file.
@@ -137,13 +139,18 @@ type savedOrders struct {
 	Weights map[string]int `json:"weights"`
 }
 
-func (o *consulOrders) load() *discovery.Orders {
+// load returns what the last run has read last, and when that was.
+func (o *consulOrders) load() (*discovery.Orders, time.Time) {
 	if o.file == "" {
-		return nil
+		return nil, time.Time{}
 	}
 	b, err := os.ReadFile(o.file)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return nil, time.Time{}
+	}
+	var info os.FileInfo
+	if err == nil {
+		info, err = os.Stat(o.file)
 	}
 	var s savedOrders
 	if err == nil {
@@ -154,21 +161,23 @@ func (o *consulOrders) load() *discovery.Orders {
 	}
 	if err != nil {
 		o.Log.Warn("operators' orders of the last run cannot be read", zap.String("file", o.file), zap.Error(err))
-		return nil
+		return nil, time.Time{}
 	}
-	return &discovery.Orders{Removed: s.Removed, Weights: s.Weights}
+	return &discovery.Orders{Removed: s.Removed, Weights: s.Weights}, info.ModTime()
 }
 
-func (o *consulOrders) save() {
+func (o *consulOrders) save(at time.Time) {
 	if o.file == "" {
 		return
 	}
 	b, err := json.MarshalIndent(savedOrders{Pool: o.pool, Removed: o.last.Removed, Weights: o.last.Weights}, "", "  ")
 	if err == nil {
-		if was, readErr := os.ReadFile(o.file); readErr == nil && bytes.Equal(was, b) {
-			return
+		if was, readErr := os.ReadFile(o.file); readErr != nil || !bytes.Equal(was, b) {
+			err = renameio.WriteFile(o.file, b, 0o640)
 		}
-		err = renameio.WriteFile(o.file, b, 0o640)
+	}
+	if err == nil { // the file's time is when Consul has answered last, not when an order has changed
+		err = os.Chtimes(o.file, at, at)
 	}
 	if err != nil {
 		o.Log.Warn("operators' orders cannot be saved", zap.String("file", o.file), zap.Error(err))

@@ -62,6 +62,9 @@ func TestOrdersHoldThroughWhatGoesWrong(t *testing.T) {
 		says("an empty store", none)
 		f.keys(kv)
 		says("orders", full)
+		f.set(func(f *fakeConsul) { f.index++ })
+		says("the same orders", full) // the file does not change, and still says when Consul has answered
+		answered := last(rec).At
 		f.keys(map[string]string{"kvip/pools/orders/members/a:1": `{"removed"`})
 		fails("one that cannot be read", "KV kvip/pools/orders/members/a:1 cannot be read")
 		f.keys(map[string]string{})
@@ -76,10 +79,11 @@ func TestOrdersHoldThroughWhatGoesWrong(t *testing.T) {
 		fails("one that may nothing", `403, "Permission denied`)
 		stop()
 
+		time.Sleep(time.Hour)
 		rec, stop = begin()
 		synctest.Wait()
-		if all := rec.all(); !all[0].Stale || all[0].Orders == nil || cmp.Diff(full, *all[0].Orders) != "" {
-			t.Errorf("a restart begins with %+v", all[0])
+		if all := rec.all(); !all[0].Stale || all[0].Orders == nil || cmp.Diff(full, *all[0].Orders) != "" || !all[0].At.Equal(answered) {
+			t.Errorf("a restart begins with %+v, last answered at %v", all[0], answered)
 		}
 		f.set(func(f *fakeConsul) { f.trouble = nil })
 		f.keys(map[string]string{"kvip/pools/orders/audit": `[]`})

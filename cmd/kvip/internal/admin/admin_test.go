@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/kvip/kvip/backends"
 	"github.com/kvip/kvip/cmd/kvip/internal/admin"
+	"github.com/kvip/kvip/discovery"
 	"github.com/kvip/kvip/protocol/front"
 	"github.com/kvip/kvip/protocol/session"
 )
@@ -134,9 +136,12 @@ func example() admin.Status {
 				{Broker: "10.0.0.1:9092", Source: "static", NodeID: 1, Rack: "a", Weight: 1, State: "serving", Since: started.Add(time.Second), LastProbe: "ok", LastProbeMS: 0.8, SharePercent: 100, Forwardable: true, Listed: true},
 				{Broker: "10.0.0.2:9092", Source: "static", NodeID: -1, Weight: 1, State: "down", Reason: "refused", Detail: "connect: connection refused", Since: started.Add(26 * time.Hour), LastProbe: "refused", LastProbeMS: 0.2},
 			},
-			Snapshot:  backends.SnapshotStatus{Generation: 42, AgeSeconds: 0.4, Fresh: true, Usable: true, KRaft: true, Brokers: 2, Topics: 3, Partitions: 18, EffectiveMaxAgeSeconds: 1, RefreshSeconds: 0.002, APIKeys: 70},
-			Discovery: []backends.DiscoveryStatus{{Provider: "static", LastSuccess: started, Instances: 2}},
-			Alarms:    []string{"broker 10.0.0.2:9092 is down: connection refused"},
+			Snapshot: backends.SnapshotStatus{Generation: 42, AgeSeconds: 0.4, Fresh: true, Usable: true, KRaft: true, Brokers: 2, Topics: 3, Partitions: 18, EffectiveMaxAgeSeconds: 1, RefreshSeconds: 0.002, APIKeys: 70},
+			Discovery: []backends.DiscoveryStatus{
+				{Provider: "static", LastSuccess: started, Instances: 2},
+				{Provider: "consul", LastSuccess: started.Add(25 * time.Hour), LastError: "connection refused", ErrorSince: started.Add(26 * time.Hour)},
+			},
+			Alarms: []string{"broker 10.0.0.2:9092 is down: connection refused"},
 		}},
 	}
 }
@@ -165,6 +170,26 @@ func TestStatusGolden(t *testing.T) {
 }
 
 // TestReadyz: 503 as soon as one condition fails, with the first that does; ?verbose lists all.
+// A large pool in trouble does not push its verdict and tables off the screen.
+func TestTextIsBounded(t *testing.T) {
+	s := example()
+	p := &s.Pools[0]
+	for i := range 2000 {
+		addr := fmt.Sprintf("10.1.%d.%d:9092", i/256, i%256)
+		p.Held = append(p.Held, discovery.Held{Addr: addr, Why: "no provider lists any broker"})
+		p.Alarms = append(p.Alarms, addr+" is quarantined")
+	}
+	lines := strings.Split(s.Text(), "\n")
+	if len(lines) > 60 {
+		t.Errorf("%d lines", len(lines))
+	}
+	for _, want := range []string{"and 1981 more alarms: kvip status --json has them", "and 1980 more that no registry lists"} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("no line %q in:\n%s", want, s.Text())
+		}
+	}
+}
+
 func TestReadyz(t *testing.T) {
 	good := admin.Condition{Name: "vip orders", OK: true, Detail: "listens on 0.0.0.0:9092"}
 	bad := admin.Condition{Name: "pool orders", Detail: "no snapshot yet"}

@@ -92,5 +92,5 @@ func choice(c backends.Choice) string {
 	if c.Rack != "" {
 		rack = ", rack " + c.Rack
 	}
-	return fmt.Sprintf("%s (node %d%s): %s: %s; %s", c.Broker, c.NodeID, rack, c.Policy, c.Why, sticky)
+	return fmt.Sprintf("%s (node %s%s): %s: %s; %s", c.Broker, node(c.NodeID), rack, c.Policy, c.Why, sticky)
 }

@@ -40,10 +40,14 @@ func (s Status) Text() string {
 	for _, w := range s.Warnings {
 		fmt.Fprintln(&b, "warning: "+w)
 	}
+	var alarms []string
 	for _, p := range s.Pools {
 		for _, a := range p.Alarms {
-			fmt.Fprintf(&b, "alarm: pool %s: %s\n", p.Pool, a)
+			alarms = append(alarms, fmt.Sprintf("alarm: pool %s: %s", p.Pool, a))
 		}
+	}
+	for _, line := range bounded(alarms, "alarms: kvip status --json has them") {
+		fmt.Fprintln(&b, line)
 	}
 	fmt.Fprintf(&b, "\n%s\n\n%s\n", trimRight(s.vipTable().Render()), trimRight(s.poolTable().Render()))
 	for _, line := range s.poolNotes() {
@@ -88,18 +92,22 @@ func (s Status) brokerTable() table.Writer {
 			if m.Reason != "" {
 				state += ": " + m.Reason
 			}
-			node := "?"
-			if m.NodeID >= 0 {
-				node = fmt.Sprint(m.NodeID)
-			}
 			since := ""
 			if !m.Since.IsZero() {
 				since = seconds(s.now().Sub(m.Since).Seconds())
 			}
-			t.AppendRow(table.Row{m.Broker, p.Pool, node, m.Rack, m.Weight, state, since, m.LastProbe, fmt.Sprintf("%.1f", m.LastProbeMS), m.InFlight})
+			t.AppendRow(table.Row{m.Broker, p.Pool, node(m.NodeID), m.Rack, m.Weight, state, since, m.LastProbe, fmt.Sprintf("%.1f", m.LastProbeMS), m.InFlight})
 		}
 	}
 	return t
+}
+
+// node shows a node id, which is -1 as long as it is not known.
+func node(id int32) string {
+	if id < 0 {
+		return "?"
+	}
+	return fmt.Sprint(id)
 }
 
 func poolState(p backends.Status) string {
@@ -141,39 +149,42 @@ func (s Status) poolNotes() []string {
 				if !d.LastSuccess.IsZero() {
 					last = "its last answer was " + ago(s.now().Sub(d.LastSuccess))
 				}
-				notes = append(notes, fmt.Sprintf("pool %s: %s fails, and members stay as they are (%s): %s", p.Pool, d.Provider, last, d.LastError))
+				notes = append(notes, fmt.Sprintf("pool %s: %s has failed for %s, and members stay as they are (%s): %s",
+					p.Pool, d.Provider, seconds(s.now().Sub(d.ErrorSince).Seconds()), last, d.LastError))
 			}
 		}
+	}
+	var held []string
+	for _, p := range s.Pools {
 		for _, h := range p.Held {
-			notes = append(notes, fmt.Sprintf("pool %s: %s is in no registry's list, and stays for now: %s", p.Pool, h.Addr, h.Why))
+			held = append(held, fmt.Sprintf("pool %s: %s is in no registry's list, and stays for now: %s", p.Pool, h.Addr, h.Why))
 		}
 	}
-	return notes
+	return append(notes, bounded(held, "that no registry lists")...)
 }
 
-// maxBrokerNotes bounds what is said of brokers below their table.
-const maxBrokerNotes = 20
+// maxNotes bounds what is said of brokers in a line each.
+const maxNotes = 20
+
+// bounded cuts a list of lines, and says how many more there are, and of what.
+func bounded(lines []string, what string) []string {
+	if left := len(lines) - maxNotes; left > 0 {
+		lines = append(lines[:maxNotes:maxNotes], strings.TrimSpace(fmt.Sprintf("and %d more %s", left, what)))
+	}
+	return lines
+}
 
 // brokerNotes say why brokers get nothing, or less than their share.
 func (s Status) brokerNotes() []string {
 	var notes []string
-	left := 0
 	for _, p := range s.Pools {
 		for _, m := range p.Members {
-			why := m.Skipped()
-			switch {
-			case why == "":
-			case len(notes) == maxBrokerNotes:
-				left++
-			default:
+			if why := m.Skipped(); why != "" {
 				notes = append(notes, fmt.Sprintf("%s of pool %s: %s", m.Broker, p.Pool, why))
 			}
 		}
 	}
-	if left > 0 {
-		notes = append(notes, fmt.Sprintf("and %d more", left))
-	}
-	return notes
+	return bounded(notes, "")
 }
 
 // now is when the status was taken.

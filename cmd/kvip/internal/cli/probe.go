@@ -56,7 +56,11 @@ func (c *probeCommand) Run(s streams) error {
 		fmt.Fprintf(s.out, "%-14s %-14s %8.2f ms  %s\n", step.Name, outcome, float64(step.Took.Microseconds())/1000, step.Detail)
 	}
 	if !result.Verdict.Passed() {
-		if hint := hints[result.Verdict.Reason]; hint != "" {
+		hint := hints[result.Verdict.Reason]
+		if last := result.Steps[len(result.Steps)-1]; result.Verdict.Reason == probe.ReasonTimeout && last.Name == "connect" {
+			hint = "nothing answers at that address: is the machine up, the address right, and no firewall between?"
+		}
+		if hint != "" {
 			fmt.Fprintln(s.out, "hint: "+hint)
 		}
 		return fmt.Errorf("%s fails: %s: %s", c.Broker, result.Verdict.Reason, result.Verdict.Detail)
