@@ -12,6 +12,14 @@ import (
 // fact is one thing that an answer says, in words: what it is about, and what that is.
 type fact struct{ of, is string }
 
+// changing is what is said of a thing while it moves from one broker to another: something between two answers.
+const changing = "changing"
+
+// passing says that a fact is one of the moments while a group's coordinator moves.
+func (f fact) passing() bool {
+	return f.is == coordinatorError(coordinatorLoading) || f.is == coordinatorError(coordinatorNotAvailable)
+}
+
 func (f fact) String() string { return f.of + ": " + f.is }
 
 // metadataFacts are what a Metadata answer says. Versions before 7 say leaders without epochs, which is a fact of its own.
@@ -78,7 +86,9 @@ func leaderFact(topic []byte, p kafka.Partition) fact {
 
 func coordinatorFact(group string, c kafka.Coordinator) fact {
 	if c.ErrorCode != 0 {
-		return fact{"coordinator of " + group, fmt.Sprintf("error %d", c.ErrorCode)}
+		return fact{"coordinator of " + group, coordinatorError(c.ErrorCode)}
 	}
 	return fact{"coordinator of " + group, fmt.Sprintf("%d@%s:%d", c.NodeID, c.Host, c.Port)}
 }
+
+func coordinatorError(code int16) string { return fmt.Sprintf("error %d", code) }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,9 +15,11 @@ import (
 // against: each thing that an answer says must have been said by some broker at most a bound before it was asked for, or
 // right afterwards. It is safe for concurrent use.
 //
-// Limits: what was so for less than the time between two askings may have been seen by the target alone; a broker that
-// comes back from a freeze says old things for a moment, and a target that repeats them is believed (epochs that go back
-// are found by [Checker.Accept] and [Checker.Across]).
+// Limits: what was so for less than the time between two askings may have been seen by the target alone. That a group has
+// no coordinator yet, which brokers say for a moment while it moves, is believed between two askings of a broker whose
+// answers on that group differ; all else must have been heard. A broker that comes back from a freeze says old things for
+// a moment, and a target that repeats them is believed (epochs that go back are found by [Checker.Accept] and
+// [Checker.Across]).
 type Truth struct {
 	cfg TruthConfig
 
@@ -119,6 +122,11 @@ type held struct {
 	until time.Duration
 }
 
+// during says whether any of the spans has a moment in common with the time from one to another.
+func (s *spans) during(from, to time.Duration) bool {
+	return s != nil && slices.ContainsFunc(*s, func(one span) bool { return one.from <= to && from <= one.to })
+}
+
 // Judge says how old an answer is, 0 when a broker still said the same after it was asked for, or what in it is not true:
 // no broker ever said so, or the last one did longer before it was asked for than the bound. Call it Wait after the
 // answer, for one view from one goroutine at a time.
@@ -132,6 +140,9 @@ func (t *Truth) Judge(told Told) (age time.Duration, untrue string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, f := range v.facts {
+		if f.passing() && t.spans[fact{f.of, changing}].during(told.Asked, told.At) {
+			return 0, "" // it is all that its answer says
+		}
 		s := t.spans[f]
 		if s == nil {
 			return 0, t.lie(f, "no broker said so, "+t.quiet(told))

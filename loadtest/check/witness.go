@@ -21,10 +21,18 @@ type witness struct {
 	versions map[int16]int16 // by api key
 	id       int32
 	in       []byte
+	// before is what the broker said of each group's coordinator when it was last asked.
+	before map[string]said
+}
+
+// said is what a broker said when it was asked at that time.
+type said struct {
+	is    string
+	asked time.Duration
 }
 
 func newWitness(t *Truth, addr string) *witness {
-	return &witness{truth: t, addr: addr, check: New(Expect{TopicErrors: true, Facts: true, withoutEpochs: true})}
+	return &witness{truth: t, addr: addr, check: New(Expect{TopicErrors: true, Facts: true, withoutEpochs: true}), before: map[string]said{}}
 }
 
 func (w *witness) run(ctx context.Context) {
@@ -46,6 +54,7 @@ func (w *witness) hangUp() {
 	if w.conn != nil {
 		_ = w.conn.Close()
 		w.conn = nil
+		clear(w.before) // what it says after a while is no change from one asking to the next
 	}
 }
 
@@ -108,9 +117,20 @@ func (w *witness) askForGroups() error {
 			}
 			facts = append(facts, coordinatorFact(group, c))
 		}
-		w.truth.note(facts, from, w.truth.cfg.Now())
+		w.heard(facts, from, w.truth.cfg.Now())
 	}
 	return nil
+}
+
+// heard notes what the broker said of groups, and which it says something else of than when it was last asked.
+func (w *witness) heard(facts []fact, from, to time.Duration) {
+	w.truth.note(facts, from, to)
+	for _, f := range facts {
+		if was, ok := w.before[f.of]; ok && was.is != f.is {
+			w.truth.note([]fact{{f.of, changing}}, was.asked, to)
+		}
+		w.before[f.of] = said{f.is, from}
+	}
 }
 
 // connect connects and asks which versions the broker knows, unless that has been done.
