@@ -162,7 +162,7 @@ func (s *stubbed) post(ctx context.Context, path string) error {
 	return fetch(ctx, http.MethodPost, s.control+path, nil)
 }
 
-// fetch decodes the JSON that a request is answered with, into nil nothing.
+// fetch decodes the JSON that a request is answered with; into may be nil.
 func fetch(ctx context.Context, method, url string, into any) error {
 	body, err := open(ctx, method, url)
 	if err != nil {
