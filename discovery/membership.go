@@ -36,7 +36,7 @@ type Rules struct {
 //
 //   - a new entry, and a changed weight, rack, node id or warning, is taken at once;
 //   - a failed read changes nothing, and neither does an answer that leaves no provider listing anything: no time is
-//     counted from it, or a registry that comes back empty and fills again would be believed at its first entry;
+//     counted up to it, or a registry that comes back empty and fills again would be believed at its first entry;
 //   - a member that no provider lists any more goes after Rules.ShrinkHold, once a non-stale read at or after that moment
 //     still lacks it (so two reads, a hold apart); while its own probe fails it goes at the first such read;
 //   - a removal that is explained goes at the first such read too: the registry has the entry in maintenance; or has it
@@ -136,7 +136,7 @@ func (m *Membership) file(u Update, now time.Time) {
 		case !member:
 			delete(list, addr)
 		case !counts:
-			e.listed = false
+			e.listed, e.reads = false, 0 // a hold that had begun begins anew
 		default:
 			e.listed, e.explicit = false, u.Explicit
 			if e.reads == 0 {

@@ -78,6 +78,9 @@ func TestMembershipHoldsWhatTheRegistryTakesBack(t *testing.T) {
 		{name: "the time of an empty registry does not count when it fills again", steps: []step{
 			{0, update("a b c"), "a b c"}, {1, update(""), "a b c"}, {100, update(""), "a b c"}, {101, update("a"), "a b c"},
 			{102, update("a b"), "a b c"}, {160, update("a b"), "a b c"}, {161, update("a b"), "a b"}}},
+		{name: "nor does a hold that had begun before it was empty go on", steps: []step{
+			{0, update("a b c"), "a b c"}, {1, update("a b"), "a b c"}, {2, update(""), "a b c"}, {100, update("a"), "a b c"},
+			{101, update("a b c"), "a b c"}, {102, update("a"), "a b c"}, {162, update("a"), "a"}}},
 		{name: "an empty answer drops not even who fails", probe: probes{"a": Failing, "b": Failing}, steps: []step{
 			{0, update("a b"), "a b"}, {1, update(""), "a b"}, {200, update(""), "a b"}}},
 		{name: "a failed read changes nothing and counts for nothing", steps: []step{
@@ -103,7 +106,8 @@ func TestMembershipHoldsWhatTheRegistryTakesBack(t *testing.T) {
 		{name: "a registry that turns against the pool is held, also when it does so one by one", steps: []step{
 			{0, update("a b c d"), "a b c d"}, {1, unfit(update("a b c"), "critical", "d"), "a b c"}, {2, unfit(update("a b"), "critical", "c d"), "a b"},
 			{3, unfit(update("a"), "critical", "b c d"), "a b"}, {4, unfit(update(""), "critical", "a b c d"), "a b"},
-			{5, unfit(update("a"), "critical", "b c d"), "a b"}, {64, unfit(update("a"), "critical", "b c d"), "a"}}},
+			{5, unfit(update("a"), "critical", "b c d"), "a b"}, {64, unfit(update("a"), "critical", "b c d"), "a b"},
+			{65, unfit(update("a"), "critical", "b c d"), "a"}}},
 		{name: "critical is held while those that are left fail", probe: probes{"a": Failing, "b": Failing}, steps: []step{
 			{0, update("a b c"), "a b c"}, {1, unfit(update("a b"), "critical", "c"), "a b c"}}},
 		{name: "maintenance is an operator's word", steps: []step{
