@@ -24,6 +24,11 @@ const (
 	maxTTL     = 10 * time.Minute
 	// selfLook is how often readiness is looked at between two beats.
 	selfLook = 200 * time.Millisecond
+	// selfRetry is how long after a failure the agent is asked again, unless the next beat is due sooner.
+	selfRetry = time.Second
+	// selfFinish is how long one that leaves lets a request go on that is under way: an agent may carry out what nobody
+	// waits for any more, and after the deregistration.
+	selfFinish = time.Second
 	// selfForget is after what time the agent drops an entry whose kvip does not come back; a minute is its least.
 	selfForget = 10 * time.Minute
 )
@@ -137,11 +142,18 @@ func (s *SelfRegistration) keep(ctx context.Context, e SelfEntry) {
 	defer tick.Stop()
 	beats, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(s.leaving, cancel)()
+	defer context.AfterFunc(s.leaving, func() {
+		select {
+		case <-time.After(selfFinish):
+			cancel()
+		case <-beats.Done():
+		}
+	})()
 	for {
 		ready, reason := e.Ready()
 		now := time.Now() // which goes on while the process is stopped
-		if said := status(ready); said != k.said || now.Sub(k.at) >= s.cfg.TTL/3 {
+		since := now.Sub(k.at)
+		if said := status(ready); since >= s.cfg.TTL/3 || k.failed == "" && said != k.said || k.failed != "" && since >= selfRetry {
 			k.beat(beats, said, cmp.Or(reason, "clients can bootstrap"))
 			k.at = now
 		}
