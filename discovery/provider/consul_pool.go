@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
@@ -17,11 +18,15 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
+// byKvip is PoolMember.Registered of a broker that kvip pool has registered.
+const byKvip = "kvip pool"
+
 const (
 	auditMax = 200 // entries that are kept
 	// A tombstone of a broker that is registered no more is dropped by the next change after this time.
 	tombstoneAge = 24 * time.Hour
-	changeTries  = 5 // when others change the same pool
+	changeTries  = 100 // when others change the same pool: of those that try at once one gets through
+	changePause  = 50 * time.Millisecond
 	pruneMost    = 20
 	poolMeta     = "kvip-pool" // in the meta of nodes that kvip pool add has registered
 )
@@ -72,13 +77,21 @@ type PoolMember struct {
 	By    string    `json:"by,omitempty"`
 	At    time.Time `json:"at,omitzero"`
 
-	node string
-	mine bool
+	node string // the node that kvip pool has registered for it, "" when it has not
 }
 
 // takes says that new requests may go to the broker, as far as the registry and operators have a say.
 func (m PoolMember) takes() bool {
 	return m.Registered != "" && m.Skipped == "" && !m.Removed && m.Weight > 0
+}
+
+// over says which of two entries of one broker is shown: the one that discovery takes, else the one that is not kvip
+// pool's own.
+func (m PoolMember) over(o PoolMember) bool {
+	if takes := m.Skipped == ""; takes != (o.Skipped == "") {
+		return takes
+	}
+	return m.node == ""
 }
 
 // AuditEntry is one change.
@@ -99,6 +112,7 @@ type PoolState struct {
 	Audit   []AuditEntry `json:"audit,omitempty"`
 
 	orders     map[string]memberOrder
+	unreadable map[string]bool   // orders that are in the way until they are written anew
 	indexes    map[string]uint64 // ModifyIndex of members' keys
 	auditIndex uint64
 }
@@ -131,7 +145,7 @@ func (p *ConsulPool) State(ctx context.Context) (*PoolState, error) {
 	if err != nil {
 		return nil, explainConsul(err, p.settings, "KV "+orderPrefix(p.pool), `key_prefix "`+ordersRoot+`" read`)
 	}
-	s := &PoolState{Pool: p.pool, Service: p.cfg.Service, Members: []PoolMember{}, orders: map[string]memberOrder{}, indexes: map[string]uint64{}}
+	s := &PoolState{Pool: p.pool, Service: p.cfg.Service, Members: []PoolMember{}, orders: map[string]memberOrder{}, indexes: map[string]uint64{}, unreadable: map[string]bool{}}
 	s.readOrders(pairs)
 	s.Members = append(s.Members, p.members(entries, s.orders)...)
 	return s, nil
@@ -151,9 +165,9 @@ func (s *PoolState) readOrders(pairs api.KVPairs) {
 			continue
 		}
 		// What cannot be read is written anew by the next change of it.
-		_ = json.Unmarshal(pair.Value, target)
+		err := json.Unmarshal(pair.Value, target)
 		if isMember {
-			s.orders[addr], s.indexes[addr] = order, pair.ModifyIndex
+			s.orders[addr], s.indexes[addr], s.unreadable[addr] = order, pair.ModifyIndex, err != nil
 		}
 	}
 }
@@ -169,18 +183,21 @@ func (p *ConsulPool) members(entries []*api.ServiceEntry, orders map[string]memb
 		in, reason := reader.instance(e)
 		m := PoolMember{
 			Broker: in.Addr(), ID: in.ID, Health: e.Checks.AggregatedStatus(), Skipped: reason, Rack: in.Rack, NodeID: in.NodeID,
-			RegisteredWeight: in.Weight, Weight: in.Weight, Registered: "agent", node: e.Node.Node,
+			RegisteredWeight: in.Weight, Weight: in.Weight, Registered: "agent",
 		}
-		switch m.mine = e.Node.Meta[poolMeta] == p.pool; {
-		case m.mine:
-			m.Registered = "kvip pool"
+		switch {
+		case e.Node.Meta[poolMeta] == p.pool:
+			m.Registered, m.node = byKvip, e.Node.Node
 		case e.Node.Meta["external-node"] == "true":
 			m.Registered = "catalog"
 		}
-		if was, dup := byAddr[m.Broker]; !dup || was.Skipped != "" && m.Skipped == "" {
-			m.mine = m.mine || was.mine
-			byAddr[m.Broker] = m
+		if was, dup := byAddr[m.Broker]; dup {
+			if was.over(m) {
+				was, m = m, was
+			}
+			m.node = cmp.Or(m.node, was.node)
 		}
+		byAddr[m.Broker] = m
 	}
 	for addr, o := range orders {
 		m, ok := byAddr[addr]
@@ -249,10 +266,16 @@ func (p *ConsulPool) Change(ctx context.Context, c PoolChange) (PoolResult, erro
 	if n, err := strconv.ParseInt(cmp.Or(c.NodeID, "0"), 10, 32); err != nil || n < 0 {
 		return PoolResult{}, usagef("node id %q: write the broker's node.id", c.NodeID)
 	}
-	for range changeTries {
-		res, again, err := p.try(ctx, b, c)
+	added := false
+	for try := range changeTries {
+		res, again, err := p.try(ctx, b, c, &added)
 		if err != nil || !again {
 			return res, err
+		}
+		select {
+		case <-ctx.Done():
+			return res, ctx.Err()
+		case <-time.After(rand.N(min(time.Duration(try+1)*changePause/5, changePause))):
 		}
 	}
 	return PoolResult{}, errors.New("others change this pool all the time: try again")
@@ -265,8 +288,8 @@ type endpoint struct {
 
 func (e endpoint) addr() string { return net.JoinHostPort(e.host, strconv.Itoa(e.port)) }
 
-// try does a change once; again says that somebody else was quicker.
-func (p *ConsulPool) try(ctx context.Context, b endpoint, c PoolChange) (res PoolResult, again bool, err error) {
+// try does a change once; again says that somebody else was quicker, added that the broker has been registered by then.
+func (p *ConsulPool) try(ctx context.Context, b endpoint, c PoolChange, added *bool) (res PoolResult, again bool, err error) {
 	s, err := p.State(ctx)
 	if err != nil {
 		return res, false, err
@@ -277,26 +300,29 @@ func (p *ConsulPool) try(ctx context.Context, b endpoint, c PoolChange) (res Poo
 	if i >= 0 {
 		m = s.Members[i]
 	}
+	if *added && m.Registered == byKvip {
+		m.Registered, m.node = "", ""
+	}
 	order, err := s.ordered(m, c)
 	if err != nil {
 		return res, false, err
 	}
 	had := s.orders[c.Broker]
 	res.Before, res.After = describe(m, had), describe(m, order)
-	register := c.Action == "add" && (m.Registered == "" || m.mine)
-	deregister := c.Action == "remove" && m.mine
+	register := c.Action == "add" && (m.Registered == "" || m.Registered == byKvip)
+	deregister := c.Action == "remove" && m.node != ""
 	switch {
-	case deregister:
+	case deregister && m.Registered == byKvip:
 		res.After = describe(PoolMember{}, order)
 	case register:
-		res.After = "registered by kvip pool"
-		if m.mine {
+		res.After = "registered by " + byKvip
+		if m.Registered != "" {
 			res.Notes = append(res.Notes, "it is registered by kvip pool already: it is registered anew")
 		}
 	}
 	res.Notes = append(res.Notes, notes(m, c)...)
 	order.By, order.At = had.By, had.At
-	res.Changed = register || deregister || order != had
+	res.Changed = register || deregister || order != had || s.unreadable[c.Broker]
 	if !res.Changed || c.DryRun {
 		return res, false, nil
 	}
@@ -305,22 +331,20 @@ func (p *ConsulPool) try(ctx context.Context, b endpoint, c PoolChange) (res Poo
 	if err != nil {
 		return res, false, err
 	}
-	// What keeps clients from trouble comes first: a registration before its tombstone goes, a tombstone before that.
+	// A registration comes before its tombstone goes. A node goes together with the order: what somebody else has added
+	// meanwhile is not this change's to take out.
 	if register {
 		if err := p.register(b, c, w); err != nil {
 			return res, false, err
 		}
+		*added = true
 	}
-	done, err := p.write(ctx, s, c, order, res)
-	if err != nil || !done {
-		return res, !done, err
-	}
+	gone := ""
 	if deregister {
-		if _, err := p.client.Catalog().Deregister(&api.CatalogDeregistration{Node: m.node}, w); err != nil {
-			return res, false, explainConsul(err, p.settings, "node "+m.node, `node_prefix "kvip-" write`)
-		}
+		gone = m.node
 	}
-	return res, false, nil
+	done, err := p.write(ctx, s, c, order, res, gone)
+	return res, !done && err == nil, err
 }
 
 // ordered is the order for m after c, or why c is refused.
@@ -376,9 +400,9 @@ func describe(m PoolMember, o memberOrder) string {
 // notes say what an operator should know.
 func notes(m PoolMember, c PoolChange) (out []string) {
 	switch {
-	case c.Action == "remove" && m.Registered != "" && !m.mine:
+	case c.Action == "remove" && m.Registered != "" && m.Registered != byKvip:
 		out = append(out, fmt.Sprintf("its %s still registers it (%s): it stays out until kvip pool add; deregister it there, too", m.Registered, m.ID))
-	case c.Action == "add" && m.Registered != "" && !m.mine:
+	case c.Action == "add" && m.Registered != "" && m.Registered != byKvip:
 		out = append(out, fmt.Sprintf("it is registered by its %s (%s): only the orders against it are lifted", m.Registered, m.ID))
 	case c.Action == "weight" && m.Drained:
 		out = append(out, "it is drained: the weight counts after kvip pool undrain")
@@ -423,22 +447,26 @@ func nodeName(addr string) string {
 	}, addr), "-")
 }
 
-// write puts an order and its line in the audit trail, both or neither. done is false when somebody else was quicker.
-func (p *ConsulPool) write(ctx context.Context, s *PoolState, c PoolChange, order memberOrder, res PoolResult) (done bool, err error) {
+// write puts an order and its line in the audit trail, and takes the node gone out of the catalog unless it is "": all of
+// it or nothing. done is false when somebody else was quicker.
+func (p *ConsulPool) write(ctx context.Context, s *PoolState, c PoolChange, order memberOrder, res PoolResult, gone string) (done bool, err error) {
 	q, _, err := p.options(ctx)
 	if err != nil {
 		return false, err
 	}
-	put := func(key string, index uint64, v any) (*api.KVTxnOp, error) {
+	put := func(key string, index uint64, v any) (*api.TxnOp, error) {
 		b, err := json.Marshal(v)
-		return &api.KVTxnOp{Verb: api.KVCAS, Key: key, Value: b, Index: index}, err
+		return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVCAS, Key: key, Value: b, Index: index}}, err
+	}
+	drop := func(key string, index uint64) *api.TxnOp {
+		return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDeleteCAS, Key: key, Index: index}}
 	}
 	audit := append([]AuditEntry{{At: order.At, By: c.By, Action: action(c), Broker: c.Broker, Before: res.Before, After: res.After}}, s.Audit...)
 	op, err := put(auditKey(p.pool), s.auditIndex, audit[:min(len(audit), auditMax)])
 	if err != nil {
 		return false, err
 	}
-	ops := api.KVTxnOps{op}
+	ops := api.TxnOps{op}
 	key := memberPrefix(p.pool) + c.Broker
 	index, have := s.indexes[c.Broker]
 	switch {
@@ -449,14 +477,17 @@ func (p *ConsulPool) write(ctx context.Context, s *PoolState, c PoolChange, orde
 		}
 		ops = append(ops, op)
 	case have:
-		ops = append(ops, &api.KVTxnOp{Verb: api.KVDeleteCAS, Key: key, Index: index})
+		ops = append(ops, drop(key, index))
 	}
 	for _, m := range s.Members {
 		if m.Broker != c.Broker && m.Removed && m.Registered == "" && p.Now().Sub(m.At) > tombstoneAge && len(ops) < pruneMost {
-			ops = append(ops, &api.KVTxnOp{Verb: api.KVDeleteCAS, Key: memberPrefix(p.pool) + m.Broker, Index: s.indexes[m.Broker]})
+			ops = append(ops, drop(memberPrefix(p.pool)+m.Broker, s.indexes[m.Broker]))
 		}
 	}
-	ok, resp, _, err := p.client.KV().Txn(ops, q)
+	if gone != "" {
+		ops = append(ops, &api.TxnOp{Node: &api.NodeTxnOp{Verb: api.NodeDelete, Node: api.Node{Node: gone}}})
+	}
+	ok, resp, _, err := p.client.Txn().Txn(ops, q)
 	if err != nil {
 		return false, explainConsul(err, p.settings, "KV "+orderPrefix(p.pool), `key_prefix "`+ordersRoot+`" write`)
 	}
@@ -465,7 +496,7 @@ func (p *ConsulPool) write(ctx context.Context, s *PoolState, c PoolChange, orde
 	}
 	for _, e := range resp.Errors {
 		if strings.Contains(strings.ToLower(e.What), "permission denied") {
-			return false, fmt.Errorf(`consul refuses the change of KV %s: the token needs key_prefix %q write`, orderPrefix(p.pool), ordersRoot)
+			return false, fmt.Errorf(`consul refuses the change of KV %s: the token needs key_prefix %q write, and node_prefix "kvip-" write`, orderPrefix(p.pool), ordersRoot)
 		}
 	}
 	return false, nil

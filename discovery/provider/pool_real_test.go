@@ -5,6 +5,7 @@ package provider_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -182,6 +183,14 @@ func TestRealConsulPoolChanges(t *testing.T) {
 		t.Errorf("%d lines in the trail, want 15: %v", len(state.Audit), err)
 	}
 
+	// One that cannot be read holds all orders up, until any command for that broker writes it anew.
+	do(t, c, http.MethodPut, "/v1/kv/kvip/pools/orders/members/b1:9092", object{"weight": "two"})
+	within(t, 5*time.Second, "the broken order is named", func() bool {
+		return orders().Err != nil && strings.Contains(orders().Err.Error(), "members/b1:9092 cannot be read")
+	})
+	change("weight", "b1:9092")
+	in("without it", nil, map[string]int{"b2:9092": 3, "b3:9092": 4})
+
 	// A store that has lost its state is no order to forget, and neither is a start without Consul.
 	if err := c.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -257,4 +266,52 @@ func TestRealConsulShippedPolicies(t *testing.T) {
 	within(t, 5*time.Second, "kvip lists itself", func() bool { return strings.Contains(listed(), "kvip-127-0-0-1-19092") })
 	self.Leave(t.Context())
 	within(t, time.Second, "and no more", func() bool { return strings.TrimSpace(listed()) == "[]" })
+}
+
+// However many operators change one pool at once, all of it is done and told, and what the trail says last is how it is.
+func TestRealConsulOperatorsAtOnce(t *testing.T) {
+	c := startConsul(t, lab.ConsulConfig{})
+	registerPlain(t, c, "b1", "b2")
+	pool := openPool(t, provider.ConsulSettings{Address: c.Addr()})
+	at := func(changes ...provider.PoolChange) (errs []error) {
+		errs = make([]error, len(changes))
+		var wg sync.WaitGroup
+		for i, ch := range changes {
+			ch.By = "op"
+			wg.Go(func() { _, errs[i] = pool.Change(t.Context(), ch) })
+		}
+		wg.Wait()
+		return errs
+	}
+	var many []provider.PoolChange
+	for i := range 20 {
+		many = append(many, provider.PoolChange{Action: "add", Broker: fmt.Sprintf("10.0.0.%d:9092", i)})
+	}
+	for i, err := range at(many...) {
+		if err != nil {
+			t.Errorf("add %s: %v", many[i].Broker, err)
+		}
+	}
+	s, err := pool.State(t.Context())
+	if err != nil || len(s.Members) != 22 || len(s.Audit) != 20 {
+		t.Fatalf("%d members and %d lines in the trail: %v", len(s.Members), len(s.Audit), err)
+	}
+	for _, a := range s.Audit {
+		if a.Before != "not registered" {
+			t.Errorf("%s %s was %q before", a.Action, a.Broker, a.Before)
+		}
+	}
+	for range 50 {
+		const x = "10.0.0.7:9092"
+		at(provider.PoolChange{Action: "add", Broker: x}, provider.PoolChange{Action: "remove", Broker: x})
+		s, err := pool.State(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := s.Members[slices.IndexFunc(s.Members, func(m provider.PoolMember) bool { return m.Broker == x })]
+		if last := s.Audit[0].Action; (last == "add") != (m.Registered != "" && !m.Removed) {
+			t.Errorf("the trail ends with %s, and it is registered by %q, order %q", last, m.Registered, m.Order)
+		}
+		at(provider.PoolChange{Action: "add", Broker: x})
+	}
 }
