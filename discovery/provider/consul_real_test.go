@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -306,4 +307,50 @@ func TestRealConsulWithACLs(t *testing.T) {
 	if !watching.has("b1:9092", "b2:9092")() {
 		t.Errorf("the members did not stay: %v", watching.members)
 	}
+}
+
+// Consul's own DNS, which is a real one: addresses and services, over TCP what does not fit in a datagram, and changes as
+// soon as the TTL is over.
+func TestRealDNS(t *testing.T) {
+	l, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := l.LocalAddr().String()
+	_, port, _ := net.SplitHostPort(server)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c := startConsul(t, lab.ConsulConfig{HCL: "ports { dns = " + port + ` } dns_config { service_ttl { "*" = "1s" } enable_truncate = true udp_answer_limit = 100 }`})
+	put := func(i int) {
+		t.Helper()
+		ip := fmt.Sprintf("127.0.1.%d", i)
+		if err := c.Register(t.Context(), lab.Service{Name: "kafka", ID: ip, Address: ip, Port: 9000 + i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(1)
+	put(2)
+	const never = time.Hour
+	a := follow(t, &provider.DNSConfig{Name: "kafka.service.consul", Port: 9092, Record: "a", Server: server, Interval: never})
+	srv := follow(t, &provider.DNSConfig{Name: "_kafka._tcp.service.consul", Port: 9092, Server: server, Interval: never})
+	none := follow(t, &provider.DNSConfig{Name: "kafka.service.consul", Port: 9092, Record: "aaaa", Server: server, Interval: never})
+	lists := func(f *followed, n int, addr string) func() bool {
+		return func() bool {
+			u, failing := f.last()
+			return !failing && len(u.Instances) == n && slices.ContainsFunc(u.Instances, func(in discovery.Instance) bool { return in.Addr() == addr })
+		}
+	}
+	within(t, 5*time.Second, "addresses", lists(a, 2, "127.0.1.2:9092"))
+	within(t, 5*time.Second, "services", lists(srv, 2, "7f000102.addr.dc1.consul:9002"))
+	within(t, 5*time.Second, "no address of the other kind", func() bool { _, failing := none.last(); return failing })
+	put(3)
+	within(t, 3*time.Second, "a third address", lists(a, 3, "127.0.1.3:9092"))
+	within(t, 3*time.Second, "a third service", lists(srv, 3, "7f000103.addr.dc1.consul:9003"))
+	for i := 4; i <= 60; i++ {
+		put(i)
+	}
+	within(t, 3*time.Second, "more than a datagram holds", lists(srv, 60, "7f00013c.addr.dc1.consul:9060"))
+	do(t, c, http.MethodPut, "/v1/agent/service/deregister/127.0.1.60", nil)
+	within(t, 3*time.Second, "the TTL is seen over TCP, too", lists(srv, 59, "7f00013b.addr.dc1.consul:9059"))
 }

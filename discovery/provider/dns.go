@@ -3,12 +3,16 @@ package provider
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/kvip/kvip/discovery"
 )
@@ -16,11 +20,14 @@ import (
 const (
 	defaultPort = 9092
 	dnsMax      = 10_000
+	// dnsLeastTTL is how long an answer is good whose TTL is less.
+	dnsLeastTTL = time.Second
 )
 
 // DNSConfig is `discovery: {type: dns, name: NAME}`: one broker for each address of a name, or each target of a service.
-// The system's resolver is asked (or Server) every Interval: it keeps answers for their TTL and tells nobody what that is.
-// A failed read, and one that finds nothing, change nothing.
+// The system's resolver (or Server) is asked again when the first record's TTL is over, after a second at the soonest, and
+// every Interval whatever the TTL, for resolvers keep what is still good. A failed read, and one that finds nothing, change
+// nothing.
 type DNSConfig struct {
 	Type string `yaml:"type"`
 	// Name is a host name, or a service's: _kafka._tcp.example.com.
@@ -32,7 +39,7 @@ type DNSConfig struct {
 	Record string `yaml:"record"`
 	// Server is the host:port to ask instead of the system's.
 	Server string `yaml:"server"`
-	// Interval is how often the name is asked for.
+	// Interval is how often the name is asked for at the least.
 	Interval time.Duration `yaml:"interval"`
 }
 
@@ -62,23 +69,95 @@ func (c *DNSConfig) Build(deps Deps) (discovery.Provider, error) {
 	d := &dns{DNSConfig: *c, Deps: deps.withDefaults("dns")}
 	d.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, cmp.Or(c.Server, address))
-		if err == nil {
-			// Once connected the resolver knows deadlines only.
-			context.AfterFunc(ctx, func() { _ = conn.Close() })
+		if err != nil {
+			return nil, err
 		}
-		return conn, err
+		// Once connected the resolver knows deadlines only.
+		context.AfterFunc(ctx, func() { _ = conn.Close() })
+		if udp, ok := conn.(*net.UDPConn); ok {
+			return &overheardUDP{UDPConn: udp, heard: d.heard}, nil
+		}
+		return &overheardTCP{Conn: conn, heard: d.heard}, nil
 	}}
 	read := d.addresses
 	if c.Record == "srv" || c.Record == "" && strings.HasPrefix(c.Name, "_") {
 		read = d.services
 	}
-	return &poller{again: newAgain(), Deps: d.Deps, interval: c.Interval, read: read}, nil
+	return &poller{again: newAgain(), Deps: d.Deps, interval: c.Interval, due: d.due, read: func(ctx context.Context) (discovery.Update, error) {
+		d.mu.Lock()
+		d.ttl = c.Interval
+		d.mu.Unlock()
+		return read(ctx)
+	}}, nil
 }
 
 type dns struct {
 	DNSConfig
 	Deps
 	resolver *net.Resolver
+
+	mu  sync.Mutex
+	ttl time.Duration // the least in the answers of the last read, the interval if that is less
+}
+
+// due is how long the last answer is good.
+func (d *dns) due() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return min(max(d.ttl, dnsLeastTTL), d.Interval)
+}
+
+// heard takes note of the TTLs of a message, which the resolver keeps to itself.
+func (d *dns) heard(msg []byte) {
+	var p dnsmessage.Parser
+	if _, err := p.Start(msg); err != nil || p.SkipAllQuestions() != nil {
+		return
+	}
+	for {
+		h, err := p.AnswerHeader()
+		if err != nil || p.SkipAnswer() != nil {
+			return
+		}
+		d.mu.Lock()
+		d.ttl = min(d.ttl, time.Duration(h.TTL)*time.Second)
+		d.mu.Unlock()
+	}
+}
+
+// overheardUDP and overheardTCP are connections of the resolver that tell what answers come.
+type (
+	overheardUDP struct {
+		*net.UDPConn // it is as one that the resolver tells a datagram's from a stream's
+		heard        func(msg []byte)
+	}
+	overheardTCP struct {
+		net.Conn
+		heard func(msg []byte)
+		// came is what is not a whole message yet, with its length in front: 64 KiB at most.
+		came []byte
+	}
+)
+
+// Read implements net.Conn.
+func (o *overheardUDP) Read(b []byte) (int, error) {
+	n, err := o.UDPConn.Read(b)
+	if err == nil {
+		o.heard(b[:n])
+	}
+	return n, err
+}
+
+// Read implements net.Conn.
+func (o *overheardTCP) Read(b []byte) (int, error) {
+	n, err := o.Conn.Read(b)
+	o.came = append(o.came, b[:max(n, 0)]...)
+	if len(o.came) > 2 {
+		if end := 2 + int(binary.BigEndian.Uint16(o.came)); len(o.came) >= end {
+			o.heard(o.came[2:end])
+			o.came = o.came[end:]
+		}
+	}
+	return n, err
 }
 
 // addresses asks for A and AAAA records.

@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ type fakeServer struct {
 	mu    sync.Mutex
 	addrs []string
 	state string // "", "fail" or "hang"
+	of    string // the cluster id, "fake" when empty
 	conns map[net.Conn]bool
 	// told is called after each change, with the connections that there are.
 	told func(conns map[net.Conn]bool)
@@ -111,6 +113,9 @@ func startFakeKafka(t *testing.T) *fakeServer {
 		for {
 			req, err := frame(c)
 			addrs, state := f.now()
+			f.mu.Lock()
+			of := cmp.Or(f.of, "fake")
+			f.mu.Unlock()
 			if err != nil || state == "fail" {
 				return
 			}
@@ -119,7 +124,7 @@ func startFakeKafka(t *testing.T) *fakeServer {
 				return
 			}
 			resp := kmsg.NewPtrMetadataResponse()
-			resp.Version, resp.ClusterID = kafkaMetadata, kmsg.StringPtr("fake")
+			resp.Version, resp.ClusterID = kafkaMetadata, kmsg.StringPtr(of)
 			for i, a := range addrs {
 				host, port, _ := splitAddr(a)
 				resp.Brokers = append(resp.Brokers, kmsg.MetadataResponseBroker{NodeID: int32(i), Host: host, Port: int32(port), Rack: kmsg.StringPtr("r1")})
@@ -212,6 +217,8 @@ type fakeDNS struct {
 	state   string // "", "fail", "hang", "none"
 	weights map[string]uint16
 	backups map[string]bool
+	ttl     uint32
+	queries int
 	done    chan struct{}
 }
 
@@ -221,7 +228,7 @@ func startFakeDNS(t *testing.T, addrs ...string) *fakeDNS {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeDNS{PacketConn: c, addrs: addrs, done: make(chan struct{})}
+	f := &fakeDNS{PacketConn: c, addrs: addrs, ttl: 1, done: make(chan struct{})}
 	go func() {
 		defer close(f.done)
 		b := make([]byte, 4096)
@@ -249,6 +256,7 @@ func (f *fakeDNS) set(change func()) {
 func (f *fakeDNS) answer(q []byte) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.queries++
 	if f.state == "hang" {
 		return nil
 	}
@@ -274,7 +282,7 @@ func (f *fakeDNS) answer(q []byte) []byte {
 		count++
 		out = append(out, 0xc0, 12)
 		out = binary.BigEndian.AppendUint16(out, kind)
-		out = append(out, 0, 1, 0, 0, 0, 1) // IN, a TTL of one second
+		out = binary.BigEndian.AppendUint32(append(out, 0, 1), f.ttl) // IN
 		out = binary.BigEndian.AppendUint16(out, uint16(len(data)))
 		out = append(out, data...)
 	}
@@ -282,7 +290,8 @@ func (f *fakeDNS) answer(q []byte) []byte {
 		if flags&0xf != 0 {
 			break
 		}
-		host, port, _ := splitAddr(a)
+		host, p, _ := net.SplitHostPort(a)
+		port, _ := strconv.Atoi(p)
 		ip, err := netip.ParseAddr(host)
 		switch {
 		case kind == 33:
@@ -293,7 +302,7 @@ func (f *fakeDNS) answer(q []byte) []byte {
 			data := binary.BigEndian.AppendUint16(nil, priority)
 			data = binary.BigEndian.AppendUint16(data, f.weights[a])
 			data = binary.BigEndian.AppendUint16(data, uint16(port))
-			for _, label := range strings.Split(host, ".") {
+			for label := range strings.FieldsFuncSeq(host, func(r rune) bool { return r == '.' }) {
 				data = append(append(data, byte(len(label))), label...)
 			}
 			add(append(data, 0))

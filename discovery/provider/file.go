@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/goccy/go-yaml"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvip/kvip/discovery"
 )
@@ -30,7 +32,7 @@ const (
 // under the key brokers, in YAML or JSON, and ends in a line feed (JSON: in its bracket).
 //
 // Whoever writes it should write another file and rename it: what such a file no longer lists goes at once. In one that is
-// written in place a missing broker may only be not yet written, so it is doubted for shrink_hold.
+// written in place, or deleted and created, a missing broker may only be not yet written, so it is doubted for shrink_hold.
 type FileConfig struct {
 	Type string `yaml:"type"`
 	// Path is the file; it has to be there at the latest when kvip looks for it, until then the pool has no brokers.
@@ -67,6 +69,8 @@ type file struct {
 	sum      [sha256.Size]byte
 	explicit bool
 	list     []discovery.Instance
+	// away says that the file was not there since: what is there next may have been created, and not be whole.
+	away bool
 }
 
 // Name implements discovery.Provider.
@@ -88,7 +92,7 @@ func (f *file) Run(ctx context.Context, publish func(discovery.Update)) error {
 		if w.Events != nil {
 			_ = w.Add(filepath.Dir(f.path)) // again, for it may have been replaced; adding twice changes nothing
 		}
-		changed, err := f.read(ctx)
+		changed, err := f.read(ctx, w)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -107,31 +111,45 @@ func (f *file) Run(ctx context.Context, publish func(discovery.Update)) error {
 			asked = true
 		case <-poll.C:
 			asked = true
-		case <-w.Events:
+		case e := <-w.Events:
+			f.happened(e)
 		case err := <-w.Errors:
 			f.Log.Debug("file: events were lost", zap.Error(err))
 		}
 	}
 }
 
+// happened takes note of an event in the file's directory.
+func (f *file) happened(e fsnotify.Event) {
+	if e.Has(fsnotify.Remove|fsnotify.Rename) && filepath.Base(e.Name) == filepath.Base(f.path) {
+		f.away = true
+	}
+}
+
 // read takes the file over once it has stopped changing. An error leaves what was accepted before.
-func (f *file) read(ctx context.Context) (changed bool, err error) {
+func (f *file) read(ctx context.Context, w *fsnotify.Watcher) (changed bool, err error) {
 	info, text, err := readBounded(f.path)
 	if err != nil {
+		f.away = f.away || errors.Is(err, fs.ErrNotExist)
 		return false, fmt.Errorf("file: %w", err)
 	}
 	sum := sha256.Sum256(text)
 	if f.info != nil && sum == f.sum {
 		// The same list in another file is whole by now, whatever it was before.
 		f.explicit = f.explicit || !os.SameFile(info, f.info)
-		f.info = info
+		f.info, f.away = info, false
 		return false, nil
 	}
 	for {
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case <-time.After(fileSettle):
+		for settled := time.After(fileSettle); settled != nil; {
+			select {
+			case <-ctx.Done():
+				return false, ctx.Err()
+			case e := <-w.Events:
+				f.happened(e)
+			case <-settled:
+				settled = nil
+			}
 		}
 		before := sum
 		if info, text, err = readBounded(f.path); err != nil {
@@ -145,13 +163,13 @@ func (f *file) read(ctx context.Context) (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("file: %s: %w", f.path, err)
 	}
-	f.explicit = f.info == nil || !os.SameFile(info, f.info)
-	f.info, f.sum, f.list = info, sum, instances(brokers, f.Name())
+	f.explicit = !f.away && (f.info == nil || !os.SameFile(info, f.info))
+	f.info, f.sum, f.list, f.away = info, sum, instances(brokers, f.Name()), false
 	return true, nil
 }
 
 func readBounded(path string) (os.FileInfo, []byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // to open a pipe would wait for somebody to write
 	if err != nil {
 		return nil, nil, err
 	}

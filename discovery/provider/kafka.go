@@ -45,15 +45,16 @@ func (c *KafkaConfig) Build(deps Deps) (discovery.Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	k := &kafka{Deps: deps.withDefaults("kafka"), seeds: slices.Clone(c.Seeds)}
+	k := &kafka{Deps: deps.withDefaults("kafka"), seeds: slices.Clone(c.Seeds), clusterID: deps.ClusterID}
 	return &poller{again: newAgain(), Deps: k.Deps, interval: c.Interval, read: k.read}, nil
 }
 
 type kafka struct {
 	Deps
 	seeds []string
-	// The last answer's.
-	known     []string
+	// known are the last answer's.
+	known []string
+	// clusterID is the configured one, else the first answer's.
 	clusterID string
 }
 
@@ -93,7 +94,7 @@ func (k *kafka) take(resp *kmsg.MetadataResponse) (u discovery.Update, err error
 		id = *resp.ClusterID
 	}
 	if k.clusterID != "" && id != k.clusterID {
-		return u, fmt.Errorf("it is of cluster %.40q, the others are of %q", id, k.clusterID)
+		return u, fmt.Errorf("it is of cluster %.40q, the pool's is %q", id, k.clusterID)
 	}
 	for _, b := range resp.Brokers {
 		in := discovery.Instance{ID: strconv.Itoa(int(b.NodeID)), Host: b.Host, Port: int(b.Port), NodeID: b.NodeID, Weight: 1, Source: k.Deps.Name}

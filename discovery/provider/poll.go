@@ -38,6 +38,8 @@ type poller struct {
 	again
 	Deps
 	interval time.Duration
+	// due is how long after a good read the next one is; nil is the interval.
+	due func() time.Duration
 	// read returns what is listed; its ctx ends after pollTimeout.
 	read func(ctx context.Context) (discovery.Update, error)
 }
@@ -60,8 +62,11 @@ func (p *poller) Run(ctx context.Context, publish func(discovery.Update)) error 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// Up to a tenth later, so that many do not ask at once.
-		wait := p.interval + rand.N(p.interval/10)
+		wait := p.interval
+		if p.due != nil {
+			wait = p.due()
+		}
+		wait += rand.N(wait / 10) // so that many do not ask at once
 		if err != nil {
 			u, wait = discovery.Update{Err: fmt.Errorf("%s: %w", p.Name(), err)}, retry.NextBackOff()
 		} else {

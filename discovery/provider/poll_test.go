@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvip/kvip/discovery"
 )
@@ -56,8 +58,11 @@ func TestFileBelievesOnlyWholeFiles(t *testing.T) {
 	await(t, rec, "nothing there", failsWith("no such file"))
 	replace(t, path, "- {address: \"a:1\", rack: r1, weight: 3, node_id: 7}\n- b:2\n- c:3\n")
 	u := await(t, rec, "a file that appears", is("a:1 b:2 c:3"))
-	if want := (discovery.Instance{ID: "a:1", Host: "a", Port: 1, NodeID: 7, Rack: "r1", Weight: 3, Source: "file"}); u.Instances[0] != want || !u.Explicit {
+	if want := (discovery.Instance{ID: "a:1", Host: "a", Port: 1, NodeID: 7, Rack: "r1", Weight: 3, Source: "file"}); u.Instances[0] != want || u.Explicit {
 		t.Errorf("explicit %v, %+v", u.Explicit, u.Instances[0])
+	}
+	if u := await(t, run(t, &FileConfig{Path: path}, Deps{}), "a file that is there", is("a:1 b:2 c:3")); !u.Explicit {
+		t.Error("a file that is there at the start is not taken as an operator's word")
 	}
 	for text, want := range map[string]string{
 		"":                                "is empty",
@@ -91,6 +96,51 @@ func TestFileBelievesOnlyWholeFiles(t *testing.T) {
 	}
 }
 
+// What stands where the file should be, and how one file takes the place of another.
+func TestFilesThatAreNoPlainFiles(t *testing.T) {
+	path := brokersFile(t)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rec := run(t, &FileConfig{Path: path}, Deps{})
+	await(t, rec, "a pipe", failsWith("is no file"))
+	elsewhere := brokersFile(t)
+	link := func(text string) {
+		t.Helper()
+		elsewhere += "2"
+		if err := errors.Join(os.WriteFile(elsewhere, []byte(text), 0o600), os.Symlink(elsewhere, path+".new"), os.Rename(path+".new", path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link(listText("a:1", "b:2"))
+	await(t, rec, "a link to a file elsewhere", is("a:1 b:2"))
+	link(listText("a:1", "c:3"))
+	if u := await(t, rec, "a link to another", is("a:1 c:3")); !u.Explicit {
+		t.Error("a link that was renamed is not taken as an operator's word")
+	}
+	// Away, and there again: whoever wrote it may not have done so at once, and not be done.
+	if err := errors.Join(os.Remove(path), os.WriteFile(path, []byte("- a:1\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if u := await(t, rec, "deleted and created", is("a:1")); u.Explicit {
+		t.Error("a file that was deleted and created is taken as an operator's word")
+	}
+	replace(t, path, listText("d:4"))
+	if u := await(t, rec, "renamed", is("d:4")); !u.Explicit {
+		t.Error("one that was renamed then is not")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	await(t, rec, "away", failsWith("no such file"))
+	if err := os.WriteFile(path, []byte("- e:5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if u := await(t, rec, "away for longer, and created", is("e:5")); u.Explicit {
+		t.Error("a file that was away for longer is taken as an operator's word")
+	}
+}
+
 func TestDNSAsksForEveryKindOfRecord(t *testing.T) {
 	f := startFakeDNS(t, "10.0.0.1:1", "10.0.0.2:1", "[2001:db8::3]:1")
 	c := DNSConfig{Name: "kafka.example.com", Port: 9093, Server: f.LocalAddr().String(), Interval: minPoll}
@@ -118,6 +168,63 @@ func TestDNSAsksForEveryKindOfRecord(t *testing.T) {
 	}
 }
 
+// An answer is asked for again when its TTL is over, not before a second has passed, and at the latest after the interval.
+func TestDNSFollowsTheTTL(t *testing.T) {
+	f := startFakeDNS(t, "10.0.0.1:1")
+	ask := func(ttl uint32, interval time.Duration) (*recorder, func() int) {
+		f.set(func() { f.ttl, f.queries = ttl, 0 })
+		rec := run(t, &DNSConfig{Name: "kafka.example.com", Port: 9092, Record: "a", Server: f.LocalAddr().String(), Interval: interval}, Deps{})
+		return rec, func() (n int) { f.set(func() { n = f.queries }); return n }
+	}
+	rec, asked := ask(1, maxPoll)
+	f.set(func() { f.addrs = []string{"10.0.0.2:1"} })
+	await(t, rec, "after the TTL", is("10.0.0.2:9092"))
+	if n := asked(); n > 5 {
+		t.Errorf("asked %d times", n)
+	}
+	f.set(func() { f.ttl = 3600 }) // so that the ones that run ask no more
+	time.Sleep(1200 * time.Millisecond)
+	_, asked = ask(0, maxPoll)
+	time.Sleep(2500 * time.Millisecond)
+	if n := asked(); n < 2 || n > 4 {
+		t.Errorf("asked %d times in 2.5 s with a TTL of 0", n)
+	}
+	f.set(func() { f.ttl = 3600 })
+	time.Sleep(1200 * time.Millisecond)
+	_, asked = ask(3600, 200*time.Millisecond)
+	time.Sleep(time.Second)
+	if n := asked(); n < 3 || n > 6 {
+		t.Errorf("asked %d times in 1 s at an interval of 200 ms", n)
+	}
+}
+
+// Records that are no broker are left out with their reason; the others hold.
+func TestDNSLeavesOutWhatIsNoBroker(t *testing.T) {
+	f := startFakeDNS(t, "b-1.example.com:9092", "b-2.example.com:0", ".:9092", "B-1.example.com:9092")
+	c := DNSConfig{Name: "_kafka._tcp.example.com", Port: 9092, Server: f.LocalAddr().String(), Interval: minPoll}
+	rec := run(t, &c, Deps{})
+	reasons := func() (out []string) {
+		for _, s := range last(rec).Skipped {
+			out = append(out, s.Reason)
+		}
+		slices.Sort(out)
+		return out
+	}
+	await(t, rec, "the one that is", is("b-1.example.com:9092"))
+	if got, want := reasons(), []string{"bad_address", "duplicate", "no_port"}; !slices.Equal(got, want) {
+		t.Errorf("skipped for %q, want %q", got, want)
+	}
+	f.set(func() { f.addrs = []string{".:0"} }) // RFC 2782: there is no such service
+	await(t, rec, "a service that is declared away", failsWith("no usable record"))
+	f.set(func() { f.addrs = []string{"0.0.0.0:1", "10.0.0.1:1", "10.0.0.1:1", "[::]:1", "224.0.0.1:1"} })
+	c.Name = "kafka.example.com"
+	rec = run(t, &c, Deps{})
+	await(t, rec, "the one address that is", is("10.0.0.1:9092"))
+	if got, want := reasons(), []string{"bad_address", "bad_address", "bad_address", "duplicate"}; !slices.Equal(got, want) {
+		t.Errorf("skipped for %q, want %q", got, want)
+	}
+}
+
 // What the cluster lists is asked when no seed answers, and another cluster's answer is refused.
 func TestKafkaAsksOnWhenItsSeedsAreGone(t *testing.T) {
 	a, b := startFakeKafka(t), startFakeKafka(t)
@@ -133,6 +240,12 @@ func TestKafkaAsksOnWhenItsSeedsAreGone(t *testing.T) {
 	}
 	a.set(func() { a.state = "fail" })
 	await(t, rec, "the other broker's list", is(b.Addr().String()+" c:3"))
+	// A seed whose address is another cluster's by now: with the pool's cluster id known, it is passed over from the start on.
+	b.set(func() { b.of = "other" })
+	await(t, rec, "another cluster", failsWith(`of cluster "other", the pool's is "fake"`))
+	a.set(func() { a.state = "" })
+	c := &KafkaConfig{Seeds: []string{b.Addr().String(), a.Addr().String()}, Interval: minPoll}
+	await(t, run(t, c, Deps{ClusterID: "fake"}), "the seed of the right cluster", is(strings.Join(both, " ")))
 }
 
 func TestZookeeperReadsEveryVersionOfANode(t *testing.T) {

@@ -31,6 +31,8 @@ type Deps struct {
 	// Name is the provider's name within its pool; "" is the type's.
 	Name   string
 	Consul ConsulSettings
+	// ClusterID is the cluster that the pool has to be of, "" when the configuration does not say.
+	ClusterID string
 	// Log gets what is wrong with single entries; nil is no log.
 	Log *zap.Logger
 	// Now is the clock that stamps updates; nil is time.Now.

@@ -132,7 +132,7 @@ func (p *process) buildPool(c config.Pool, maxUpstream int) (*backends.Pool, err
 	log := p.log.Named("pool").With(zap.String("pool", c.Name))
 	var providers []discovery.Provider
 	for i, source := range c.Discovery {
-		deps := provider.Deps{Consul: p.cfg.Consul, Log: log}
+		deps := provider.Deps{Consul: p.cfg.Consul, ClusterID: c.ClusterID, Log: log}
 		if len(c.Discovery) > 1 {
 			deps.Name = fmt.Sprintf("%s-%d", source.Type, i+1)
 		}
