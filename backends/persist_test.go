@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -166,6 +167,10 @@ func TestWhatIsNoStateFileAtAll(t *testing.T) {
 		"not a file; remove it": func(path string) error { return os.Mkdir(path, 0o700) },
 		"an older kvip's": func(path string) error {
 			return os.WriteFile(strings.TrimSuffix(path, ".state")+".json", []byte("{}"), 0o600)
+		},
+		`the state of pool "payments"`: func(path string) error {
+			dir := filepath.Dir(path)
+			return errors.Join(saveState(dir, &state{Pool: "payments"}), os.Rename(statePath(dir, "payments"), path))
 		},
 		"too many levels": func(path string) error { return os.Symlink(path, path) },
 	} {

@@ -128,6 +128,7 @@ func (c *consul) instance(e *api.ServiceEntry) (in discovery.Instance, reason st
 	if err == nil {
 		in.Host = host
 	}
+	defer func() { in.Weight = min(in.Weight, maxWeight) }()
 	checks := slices.DeleteFunc(slices.Clone(e.Checks), func(h *api.HealthCheck) bool { return h == nil })
 	switch status := checks.AggregatedStatus(); {
 	case status == api.HealthMaint:

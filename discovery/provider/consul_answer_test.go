@@ -190,6 +190,8 @@ func FuzzConsulAnswer(f *testing.F) {
 	f.Add(string(good))
 	f.Add(`[null,{},{"Service":{"Port":1,"Weights":{"Passing":-1}},"Checks":[null,{"Definition":{"Interval":"x"}}]}]`)
 	f.Add(`{"a":1}`)
+	f.Add(`[{"Service":{"Address":"a","Port":1,"Weights":{"Passing":9000000000000000000,"Warning":9000000000000000000}},"Checks":[{"Status":"warning"}]},` +
+		`{"Service":{"Address":"b","Port":1,"Weights":{"Passing":9000000000000000000}}}]`)
 	var body string
 	p, err := (&ConsulConfig{Service: "kafka"}).Build(Deps{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
 		rec := httptest.NewRecorder()
@@ -209,7 +211,7 @@ func FuzzConsulAnswer(f *testing.F) {
 		u := c.take(entries)
 		seen := map[string]bool{}
 		for _, in := range u.Instances {
-			if host, port, err := splitAddr(in.Addr()); err != nil || host != in.Host || port != in.Port || seen[in.Addr()] || in.Weight < 0 {
+			if host, port, err := splitAddr(in.Addr()); err != nil || host != in.Host || port != in.Port || seen[in.Addr()] || in.Weight < 0 || in.Weight > maxWeight {
 				t.Errorf("took %+v", in)
 			}
 			seen[in.Addr()] = true

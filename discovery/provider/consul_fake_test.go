@@ -182,9 +182,9 @@ func (r *recorder) all() []discovery.Update {
 	return append([]discovery.Update(nil), r.updates...)
 }
 
-// await polls real time until the last update pleases, for five seconds at most.
+// await polls real time until the last update pleases, for twenty seconds at most.
 func (r *recorder) await(what string, pleases func(discovery.Update) bool) error {
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		if all := r.all(); len(all) > 0 && pleases(all[len(all)-1]) {
 			return nil
 		}

@@ -95,3 +95,29 @@ func TestOrdersHoldThroughWhatGoesWrong(t *testing.T) {
 		}
 	})
 }
+
+// Orders on disk that are another pool's, or no orders, hold nobody up and count for nothing.
+func TestOrdersOnDiskThatCannotBeUsed(t *testing.T) {
+	for name, text := range map[string]string{
+		"another pool's": `{"pool": "payments", "removed": ["a:1"]}`, "cut short": `{"pool": "orders", "removed": ["a`, "empty": "",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeConsul()
+			f.kv = map[string]string{"kvip/pools/orders/members/b:2": `{"removed": true}`}
+			file := filepath.Join(t.TempDir(), "orders.json")
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p, err := NewConsulOrders("orders", file, Deps{Transport: f})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec, stop := started(p)
+			synctest.Wait()
+			if all := rec.all(); len(all) != 1 || all[0].Stale || cmp.Diff([]string{"b:2"}, all[0].Orders.Removed) != "" {
+				t.Errorf("%s: begins with %+v", name, all)
+			}
+			_, _ = stop()
+		})
+	}
+}

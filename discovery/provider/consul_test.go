@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,6 +148,7 @@ func TestConsulInTroubleIsNotPolledBusily(t *testing.T) {
 		"no index":                     answer("[]"),
 		"an index that is no number":   answer("[]", "X-Consul-Index", "many"),
 		"500s":                         func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "No cluster leader", 500) },
+		"429, 500 and 403 in turns":    inTurns(429, 500, 403),
 		"403":                          func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Permission denied", 403) },
 		"bad JSON":                     answer(`[{"Node": `, "X-Consul-Index", "9"),
 		"another JSON":                 answer(`{"Node": 1}`, "X-Consul-Index", "9"),
@@ -181,6 +183,14 @@ func TestConsulInTroubleIsNotPolledBusily(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// inTurns answers with each status after the other.
+func inTurns(statuses ...int) http.HandlerFunc {
+	var n atomic.Int64
+	return func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "not now", statuses[int(n.Add(1))%len(statuses)])
 	}
 }
 
