@@ -48,17 +48,16 @@ type Skipped struct {
 // looks at it. Where a policy takes brokers in turn or by chance, it is one that the client could get.
 func (p *Pool) Explain(client netip.AddrPort) Explanation {
 	v := p.view.Load()
-	key := forward.ClientKey(client)
 	e := Explanation{Pool: p.cfg.Name, Client: client.Addr().Unmap().String(), InNeed: v.need, Skipped: []Skipped{}}
 	if client.Port() != 0 {
 		e.Client = netip.AddrPortFrom(client.Addr().Unmap(), client.Port()).String()
 	}
-	e.Forward = choice(p.cfg.Policy, v.forwardable, v.picker, key, "no broker can be used")
+	e.Forward = choice(p.cfg.Policy, v.forwardable, v.picker, client, "no broker can be used")
 	switch {
 	case v.set == nil:
 		e.Head = Choice{Policy: p.cfg.Heads, NodeID: -1, Why: "there is no snapshot to answer from: " + why(v, p.report.Load())}
 	default:
-		e.Head = choice(p.cfg.Heads, v.heads, v.headPicker, key, "no listed broker is known to serve: each listed one heads a list in turn")
+		e.Head = choice(p.cfg.Heads, v.heads, v.headPicker, client, "no listed broker is known to serve: each listed one heads a list in turn")
 	}
 	for _, m := range v.members {
 		if s := m.status.Load(); s.Skipped() != "" {
@@ -68,14 +67,19 @@ func (p *Pool) Explain(client netip.AddrPort) Explanation {
 	return e
 }
 
-func choice(name string, members []policy.Member, picker policy.Picker, key uint64, none string) Choice {
-	c := Choice{Policy: name, NodeID: -1, Why: none, Sticky: policy.Policies[name].Key != nil}
+func choice(name string, members []policy.Member, picker policy.Picker, client netip.AddrPort, none string) Choice {
+	decides, key := policy.Policies[name].Key, forward.ClientKey(client)
+	c := Choice{Policy: name, NodeID: -1, Why: none, Sticky: decides != nil}
 	if len(members) == 0 || picker == nil {
 		return c
 	}
 	i, how := picker.Explain(key)
 	m := members[i]
 	c.Broker, c.NodeID, c.Rack, c.Why = m.Addr, m.NodeID, m.Rack, how
+	if client.Port() == 0 && decides != nil && decides(key) != decides(key+1) {
+		c.Sticky = false
+		c.Why += "; that is for port 0, and a connection from another port may get another broker: ask for IP:PORT"
+	}
 	return c
 }
 

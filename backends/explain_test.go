@@ -48,3 +48,20 @@ func TestWhatIsExplainedIsWhatHappens(t *testing.T) {
 		}
 	})
 }
+
+// source-hash looks at the port: without it, what is explained is only one of the brokers that the client gets.
+func TestExplainingSourceHashTakesThePort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.cluster("A", three)
+		p := w.up(Config{Policy: "source-hash", Heads: "source-hash"}, three...)
+		for client, sticky := range map[string]bool{"192.0.2.1:40000": true, "192.0.2.1:0": false} {
+			e := p.Explain(netip.MustParseAddrPort(client))
+			for _, c := range []Choice{e.Forward, e.Head} {
+				if c.Sticky != sticky || strings.Contains(c.Why, "another port") == sticky {
+					t.Errorf("%s: %+v", client, c)
+				}
+			}
+		}
+	})
+}

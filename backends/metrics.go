@@ -30,7 +30,7 @@ func newCollector(p *Pool) *collector {
 		up:         desc("kvip_backend_up", "1 when the member may be used: the registry lists it and its probe passes.", "broker"),
 		state:      desc("kvip_backend_state", "1 for the state that the member is in.", "broker", "state"),
 		inflight:   desc("kvip_backend_inflight", "Forwarded requests that wait for the member's answer.", "broker"),
-		discovery:  desc("kvip_discovery_last_success_seconds", "Unix time of the last good read of the registry that was read longest ago, 0 before the first."),
+		discovery:  desc("kvip_discovery_last_success_seconds", "Unix time of the last good read of the registry that was read longest ago, 0 before the first. A Consul without changes is read every 5 minutes, a static list once."),
 		members:    desc("kvip_pool_members", "Members by state.", "state"),
 		ready:      desc("kvip_pool_ready", "1 when a client could bootstrap from this pool."),
 		waiting:    desc("kvip_forward_waiting", "Forwarded requests that wait for a connection to a broker."),

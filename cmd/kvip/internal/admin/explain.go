@@ -15,6 +15,9 @@ import (
 // Explanation is what a client would get of one pool, and what became of its last connections to the pool's VIPs.
 type Explanation struct {
 	backends.Explanation
+	// LookupForward are the pool's VIPs with `lookup: forward`: at those no list is headed by Head, as the broker of Forward
+	// answers lookups.
+	LookupForward []string `json:"lookup_forward,omitempty"`
 	// LastCloses are newest first: the last few of that address by itself, and the last few for a reason of kvip's. They are
 	// kept for as long as not too many other addresses have come since.
 	LastCloses []Close `json:"last_closes"`
@@ -62,6 +65,9 @@ func ExplainText(all []Explanation, now time.Time) string {
 	for _, e := range all {
 		fmt.Fprintf(&b, "client %s at pool %s\n", e.Client, e.Pool)
 		fmt.Fprintf(&b, "  heads its broker list  %s\n", choice(e.Head))
+		for _, vip := range e.LookupForward {
+			fmt.Fprintf(&b, "  %-22s lookup: forward: the list is as the broker has it that gets its forwards\n", "not at VIP "+vip)
+		}
 		fmt.Fprintf(&b, "  gets its forwards      %s\n", choice(e.Forward))
 		if e.InNeed {
 			b.WriteString("  in need: fewer than half of the members pass their probes\n")

@@ -69,7 +69,7 @@ func (f fixed) Explain(client netip.AddrPort) []admin.Explanation {
 		Forward: backends.Choice{Policy: "ring", Broker: "10.0.0.1:9092", NodeID: 1, Rack: "r1", Why: "next on the ring", Sticky: true},
 		Skipped: []backends.Skipped{{Broker: "10.0.0.2:9092", NodeID: 2, State: "down", Why: "its probe fails: connect: refused"}},
 	}
-	return []admin.Explanation{{Explanation: e, LastCloses: []admin.Close{{
+	return []admin.Explanation{{Explanation: e, LookupForward: []string{"relay"}, LastCloses: []admin.Close{{
 		VIP: "orders", Meaning: "it spoke TLS to a plain port",
 		Closed: front.Closed{At: time.Now().Add(-3 * time.Minute), Peer: netip.AddrPortFrom(client.Addr(), 40000), Reason: "tls", Age: "2ms"},
 	}}}}

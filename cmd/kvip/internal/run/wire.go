@@ -315,6 +315,9 @@ func (p *process) Explain(client netip.AddrPort) []admin.Explanation {
 		e := admin.Explanation{Explanation: pool.Explain(client), LastCloses: []admin.Close{}}
 		for _, v := range p.vips {
 			if v.cfg.Pool == p.cfg.Pools[i].Name {
+				if v.cfg.Lookup == "forward" {
+					e.LookupForward = append(e.LookupForward, v.cfg.Name)
+				}
 				for _, c := range v.server.ClosesOf(client.Addr()) {
 					e.LastCloses = append(e.LastCloses, admin.Close{VIP: v.cfg.Name, Closed: c, Meaning: admin.Meaning(c.Reason)})
 				}
