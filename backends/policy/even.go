@@ -54,12 +54,12 @@ func arcs(p points, owners int) []uint64 {
 	return own
 }
 
-// deal finds the takers. What is given of one arc goes to one of them, even if it is more than it lacks: that is a part of
-// one arc of many.
+// deal finds the takers. What is given of one arc goes to one of them, who lacks at least half of it: so that nobody is far
+// beyond its share afterwards.
 func (e *evening) deal(p points, room []int64) {
 	n := p.len()
-	// ahead is how far it is, from the first point on, to the next whose owner has room. Rooms only shrink, so it never
-	// turns back.
+	// ahead is how far it is, from the first point on, to the next whose owner has room. It never turns back: rooms only
+	// shrink, and whoever is passed over has more points.
 	ahead, at := 0, 0
 	before := p.place[n-1]
 	for k, place := range p.place {
@@ -73,12 +73,12 @@ func (e *evening) deal(p points, room []int64) {
 		if ahead <= k {
 			ahead, at = k+1, wrap(k+1, n)
 		}
-		for ahead < k+n && room[p.owner[at]] <= 0 {
+		given, _ := bits.Mul64(arc, cut)
+		for ahead < k+n && room[p.owner[at]] < int64(given/4) {
 			ahead, at = ahead+1, wrap(at+1, n)
 		}
 		e.taker[k] = owner
 		if ahead < k+n {
-			given, _ := bits.Mul64(arc, cut)
 			taker := p.owner[at]
 			room[taker] -= int64(given / 2)
 			e.taker[k] = taker

@@ -13,7 +13,7 @@ import (
 const (
 	// pointsPerWeight is how many points on the ring a member has for each unit of weight.
 	pointsPerWeight = 160
-	// heaviest is the largest weight that counts as it is.
+	// heaviest is the largest weight that has points for each unit; what is beyond, even.go alone brings about.
 	heaviest = 24
 	// maxPoints bounds the points of all members: 819 units of weight have all of theirs, which is 34 members of the
 	// heaviest weight.
@@ -89,22 +89,22 @@ func weightsOf(members []Member) []int {
 	return ws
 }
 
-// counts are how many points each member has. Above heaviest, weights are halved, all alike; what depends on how many
-// members there are comes into play only where one of them more or less makes little difference.
+// counts are how many points each member has: of its own weight alone, so that one that comes or goes changes nobody
+// else's. Only where they would be too many are all scaled down alike, and one more or less makes little difference there.
 func counts(members []Member) []int {
 	ns := weightsOf(members)
-	most, total := 0, 0
-	for _, w := range ns {
-		most, total = max(most, w), total+w
-	}
-	halvings := 0
-	for most>>halvings > heaviest {
-		halvings++
-	}
-	scale := min(1, float64(maxPoints)/float64(total*pointsPerWeight>>halvings+1))
+	total := 0
 	for i, w := range ns {
-		if w > 0 {
-			ns[i] = max(1, int(float64(w*pointsPerWeight>>halvings)*scale))
+		ns[i] = min(w, heaviest) * pointsPerWeight
+		total += ns[i]
+	}
+	if total <= maxPoints {
+		return ns
+	}
+	scale := float64(maxPoints) / float64(total+1)
+	for i, n := range ns {
+		if n > 0 {
+			ns[i] = max(1, int(float64(n)*scale))
 		}
 	}
 	return ns

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -78,6 +79,54 @@ func TestRingBoundsItsPoints(t *testing.T) {
 	for _, weights := range [][]int{{65535, 32768, 1}, slices.Repeat([]int{100}, 500)} {
 		if n := newRing(membersOf(weights), nil).(*ring).base.len(); n > maxPoints {
 			t.Errorf("%d points of %d members", n, len(weights))
+		}
+	}
+}
+
+// Whoever is heavier than all others takes its share, and leaves the clients of the others where they are.
+func TestAHeavyNewcomerMovesItsShareOnly(t *testing.T) {
+	for _, weights := range [][]int{{24, 24, 24, 24, 24, 25}, {10, 10, 10, 40}, {20, 20, 50}, {1, 1, 1, 1000}, {300, 100, 100, 65535}} {
+		all := membersOf(weights)
+		last := len(all) - 1
+		with, without := newRing(all, nil), newRing(all[:last], nil)
+		const clients = 50_000
+		elsewhere := 0
+		for i := range clients {
+			if a := with.Pick(clientKey(i)); a != last && a != without.Pick(clientKey(i)) {
+				elsewhere++
+			}
+		}
+		if share := float64(elsewhere) / clients; share > 0.05 {
+			t.Errorf("of weights %v the last comes, and %.1f%% of clients move between the others", weights, 100*share)
+		}
+	}
+}
+
+// What each member has of the circle follows its weight, in large pools too.
+func TestRingSharesOfLargePools(t *testing.T) {
+	for _, n := range []int{30, 100, 150, 184, 200} {
+		for _, heaviest := range []int{1, 3, 24, 100} {
+			weights := make([]int, n)
+			total := 0
+			for i := range weights {
+				weights[i] = 1 + i*7%heaviest
+				total += weights[i]
+			}
+			r := newRing(membersOf(weights), nil).(*ring)
+			share := make([]float64, n)
+			before := r.base.place[r.base.len()-1]
+			for k, place := range r.base.place {
+				arc, owner := float64(place-before), r.base.owner[k]
+				before = place
+				given := arc * float64(r.even.cut[owner]) / (1 << 64)
+				share[r.slots[owner]] += (arc - given) / (1 << 64)
+				share[r.slots[r.even.taker[k]]] += given / (1 << 64)
+			}
+			for i, w := range weights {
+				if fair := float64(w) / float64(total); math.Abs(share[i]-fair) > 0.05*fair {
+					t.Errorf("of %d with weights up to %d, one of weight %d has %.3f times its share", n, heaviest, w, share[i]/fair)
+				}
+			}
 		}
 	}
 }
