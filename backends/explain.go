@@ -97,6 +97,9 @@ func (s *MemberStatus) Skipped() string {
 	case Trial:
 		return fmt.Sprintf("it gets %.0f%% of its share: %s", s.SharePercent, s.Detail)
 	case Ejected:
+		if s.Until.IsZero() {
+			return "ejected: " + s.Detail
+		}
 		return fmt.Sprintf("ejected until %s: %s", s.Until.Format("15:04:05"), s.Detail)
 	case Down:
 		return fmt.Sprintf("its probe fails: %s: %s", s.Reason, s.Detail)

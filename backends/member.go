@@ -28,7 +28,8 @@ const (
 	Serving State = "serving"
 	// Trial: it has been ejected, and gets a small share until it has shown that it is well.
 	Trial State = "trial"
-	// Ejected: its probe passes, and it does much worse than the others, or comes and goes; it is not asked for a time.
+	// Ejected: its probe passes, and it does much worse than the others, or comes and goes, or the cluster has fenced it;
+	// it is not asked for a time.
 	Ejected State = "ejected"
 	// Draining: its probe passes, its weight is 0; connections that stick to it keep it, nothing new goes there.
 	Draining State = "draining"
@@ -254,6 +255,28 @@ func crossExamine(members []*member, cur *snapshot.Snapshot) {
 		}
 		quarantine(m, reasonDuplicate, fmt.Sprintf("it is node %d, as %s is: register each broker once", m.nodeID, kept.addr))
 	}
+}
+
+// leaveOutFenced ejects members that the cluster has fenced: one that is cut off from the controller does not know it, and
+// its probe passes. If half of those that may be used are, the view is that of a broker which is cut off.
+func leaveOutFenced(members []*member, cur *snapshot.Snapshot) {
+	usable := slices.DeleteFunc(slices.Clone(members), func(m *member) bool { return !m.usable() })
+	fenced := slices.DeleteFunc(slices.Clone(usable), func(m *member) bool { return !isFenced(cur, m.nodeID) })
+	if 2*len(fenced) >= len(usable) {
+		return
+	}
+	for _, m := range fenced {
+		m.state, m.reason, m.detail = Ejected, probe.ReasonFenced, "the cluster has fenced it, which it does not know: "+
+			"it is cut off from the controller"
+	}
+}
+
+// isFenced says that a view has that broker as fenced, which DescribeCluster tells from v2 on (KIP-1073).
+func isFenced(s *snapshot.Snapshot, id int32) bool {
+	i, ok := slices.BinarySearchFunc(s.Described, id, func(b kmsg.DescribeClusterResponseBroker, id int32) int {
+		return int(b.NodeID) - int(id)
+	})
+	return ok && s.Described[i].IsFenced
 }
 
 // advertised says that the member is registered at the address that it advertises itself.

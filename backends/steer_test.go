@@ -95,6 +95,48 @@ func TestABrokerIsBackAtOnceHoweverLongItWasOut(t *testing.T) {
 	}
 }
 
+// A broker that is cut off from the controller passes its probe and does not know that the cluster has fenced it.
+func TestABrokerThatTheClusterHasFencedIsNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.cluster("A", three)
+		p := w.up(Config{}, three...)
+		fence := func(ids ...int32) (end func()) {
+			return lie(c, 60, []int32{0, 1, 2}, func(req kmsg.Request) *kmsg.DescribeClusterResponse {
+				resp := req.ResponseKind().(*kmsg.DescribeClusterResponse)
+				resp.ClusterID = "A"
+				for i, port := range three {
+					resp.Brokers = append(resp.Brokers, kmsg.DescribeClusterResponseBroker{
+						NodeID: int32(i), Host: "localhost", Port: int32(port), IsFenced: slices.Contains(ids, int32(i)),
+					})
+				}
+				return resp
+			})
+		}
+		end := fence(1)
+		eventually(t, 2*time.Second, "fenced", func() bool { return w.states()[addr(9093)] == "ejected fenced" })
+		for i := range 100 {
+			if r := findAs(w, uint64(i)*0x9e3779b97f4a7c15); r.Err != nil || r.Broker == addr(9093) {
+				t.Fatalf("a forward went to %s (%v)", r.Broker, r.Err)
+			}
+		}
+		e := p.Explain(netip.MustParseAddrPort("192.0.2.1:0"))
+		if len(e.Skipped) != 1 || !strings.HasPrefix(e.Skipped[0].Why, "ejected: the cluster has fenced it") {
+			t.Errorf("the explanation: %+v", e.Skipped)
+		}
+		end()
+		eventually(t, 2*time.Second, "serving", func() bool { return w.states()[addr(9093)] == "serving" })
+		// One broker that says so of most is itself cut off.
+		defer fence(1, 2)()
+		time.Sleep(3 * time.Second)
+		for broker, state := range w.states() {
+			if state != "serving" {
+				t.Errorf("%s is %s while most are said to be fenced", broker, state)
+			}
+		}
+	})
+}
+
 // Forwards that fail count only when it is the connect that fails: what comes after a client's bytes may be their doing.
 func TestWhatAClientSendsEjectsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

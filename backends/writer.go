@@ -268,6 +268,9 @@ func (w *writer) reconsider(cause string) {
 		m.state, m.reason, m.detail = m.judge(w.clusterID)
 	}
 	crossExamine(w.sorted, w.cur)
+	if w.cur != nil && w.refresh.unlearnt.IsZero() { // while views are held back, this one is old
+		leaveOutFenced(w.sorted, w.cur)
+	}
 	w.steer(was)
 	for i, m := range w.sorted {
 		if m.state != was[i] || m.detail != said[i] {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"github.com/kvip/kvip/healthcheck"
 )
 
@@ -71,6 +73,13 @@ var fixtures = map[string]fixture{
 		pass:  func(_ *stub, c *Config) { c.ClusterID = func() string { return "A" } },
 		fails: map[healthcheck.Reason]func(*stub, *Config){ReasonWrongCluster: func(_ *stub, c *Config) { c.ClusterID = func() string { return "B" } }},
 	},
+	"unfenced": {
+		fails: map[healthcheck.Reason]func(*stub, *Config){
+			ReasonFenced: func(s *stub, _ *Config) { s.fence() },
+			ReasonClosed: func(s *stub, _ *Config) { s.fence(); s.raw[60] = []byte{} },
+		},
+		slow: func(s *stub, _ *Config) { s.fence(); s.raw[60] = nil },
+	},
 	"self_listed": {
 		fails: map[healthcheck.Reason]func(*stub, *Config){ReasonNotListed: func(s *stub, _ *Config) { s.brokers = s.brokers[1:] }},
 	},
@@ -78,6 +87,13 @@ var fixtures = map[string]fixture{
 		pass:  func(_ *stub, c *Config) { c.NodeID = 1 },
 		fails: map[healthcheck.Reason]func(*stub, *Config){ReasonWrongNode: func(_ *stub, c *Config) { c.NodeID = 2 }},
 	},
+}
+
+// fence hides the stub's own broker as a cluster does that has fenced it.
+func (s *stub) fence() {
+	b := s.brokers[0]
+	s.brokers = s.brokers[1:]
+	s.fenced = []kmsg.DescribeClusterResponseBroker{{NodeID: b.NodeID, Host: b.Host, Port: b.Port, IsFenced: true}}
 }
 
 // set up makes a prober of a fresh stub.

@@ -24,6 +24,7 @@ const (
 	ReasonController   healthcheck.Reason = "controller"    // a controller's listener, not a broker's
 	ReasonNoBrokers    healthcheck.Reason = "no_brokers"    // an empty broker list: the broker is starting
 	ReasonWrongCluster healthcheck.Reason = "wrong_cluster" // another cluster's id
+	ReasonFenced       healthcheck.Reason = "fenced"        // the cluster has fenced the broker
 	ReasonNotListed    healthcheck.Reason = "not_listed"    // the broker list lacks the broker that gave it
 	ReasonWrongNode    healthcheck.Reason = "wrong_node"    // another node id than the registry's
 )
@@ -31,7 +32,7 @@ const (
 // Reasons has every reason, in the order in which a probe can meet them.
 var Reasons = []healthcheck.Reason{
 	ReasonConnect, ReasonRefused, ReasonTimeout, ReasonClosed, ReasonBadAnswer, ReasonVersion, ReasonController,
-	ReasonNoBrokers, ReasonWrongCluster, ReasonNotListed, ReasonWrongNode,
+	ReasonNoBrokers, ReasonWrongCluster, ReasonFenced, ReasonNotListed, ReasonWrongNode,
 }
 
 // Check is one step of a probe.
@@ -53,6 +54,7 @@ var Registry = map[string]Check{
 	"listener":     {Rank: 30, Run: brokerListener, Doc: "a broker's listener, not a controller's"},
 	"metadata":     {Rank: 40, Finds: true, Run: metadata, Doc: "Metadata without topics is answered and lists brokers"},
 	"cluster_id":   {Rank: 50, Run: clusterID, Doc: "the cluster is the pool's"},
+	"unfenced":     {Rank: 55, Run: unfenced, Doc: "the cluster has not fenced the broker, where it tells (KIP-1073)"},
 	"self_listed":  {Rank: 60, Finds: true, Run: selfListed, Doc: "the broker list has the broker that gave it"},
 	"node_id":      {Rank: 70, Run: nodeID, Doc: "the node id is the registry's"},
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/kvip/kvip/healthcheck"
 )
 
-// selfListed is the check that the broker knows itself to be in the cluster: a starting, fenced or stopping one does not
+// selfListed is the check that the broker knows itself to be in the cluster: a starting or stopping one does not
 // (KAFKA-7924). It is itself when the list has its registered address, or else the node id that the registry gives, or
 // else a name that resolves to the address that was dialled, with the same port.
 func selfListed(ctx context.Context, v *visit) (healthcheck.Reason, string) {

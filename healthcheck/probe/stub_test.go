@@ -27,6 +27,7 @@ type stub struct {
 	mu         sync.Mutex
 	apis       map[int16]int16 // max version by key; min is 0
 	brokers    []kmsg.MetadataResponseBroker
+	fenced     []kmsg.DescribeClusterResponseBroker
 	clusterID  string
 	controller int32
 	silent35   bool // like brokers before 2.4: error 35 without a key-18 entry
@@ -136,6 +137,8 @@ func (s *stub) answer(frame []byte) []byte {
 		body = s.apiVersions(version)
 	case 3:
 		body = s.metadata(version)
+	case 60:
+		body = s.describe(version)
 	default:
 		return []byte{}
 	}
@@ -176,6 +179,16 @@ func (s *stub) metadata(version int16) []byte {
 		return res.AppendTo([]byte{0})
 	}
 	return res.AppendTo(nil)
+}
+
+func (s *stub) describe(version int16) []byte {
+	res := kmsg.NewPtrDescribeClusterResponse()
+	res.Version, res.ClusterID, res.ControllerID = version, s.clusterID, s.controller
+	for _, b := range s.brokers {
+		res.Brokers = append(res.Brokers, kmsg.DescribeClusterResponseBroker{NodeID: b.NodeID, Host: b.Host, Port: b.Port})
+	}
+	res.Brokers = append(res.Brokers, s.fenced...)
+	return res.AppendTo([]byte{0})
 }
 
 func (s *stub) requests() []request {
