@@ -106,6 +106,8 @@ func TestWhoIsAnOutlier(t *testing.T) {
 		{"fails now and then", OutlierConfig{}, []float64{1, 1, 1, 1, 1, 1}, every(4), "ssssse"},
 		{"fails rarely", OutlierConfig{}, []float64{1, 1, 1, 1, 1, 1}, every(9), "ssssss"},
 		{"off", OutlierConfig{Method: NoOutliers}, []float64{1, 1, 1, 1, 1, 300}, every(4), "ssssss"},
+		{"slow in a pool of five, the first that the statistic judges", OutlierConfig{}, []float64{100, 100, 100, 120, 200}, nil, "sssse"},
+		{"as slow in a pool of four", OutlierConfig{}, []float64{100, 100, 120, 200}, nil, "ssss"},
 		{"more than may go", OutlierConfig{}, []float64{1, 1, 1, 400, 400, 390, 300}, nil, "sssssss"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -175,6 +177,88 @@ func TestEjectionTrialAndReturn(t *testing.T) {
 	if got := h.o.Get("b0").Times; got != 0 {
 		t.Errorf("%d ejections are remembered after 700 calm seconds", got)
 	}
+}
+
+// down has a target's probe fail, or pass again.
+func (h *herd) down(i int, is bool) { h.peers[i].Passing = !is }
+
+// Where not all outliers may go, the worst goes; where some have to come back, the one whose time is over first.
+func TestTheWorstGoesAndTheFirstComesBack(t *testing.T) {
+	h := newHerd(OutlierConfig{}, 1, 1, 300, 400, 1, 1)
+	h.down(4, true)
+	h.down(5, true)
+	h.pass(20) // of six with two down one can be spared
+	h.want(t, "sssess")
+	h = newHerd(OutlierConfig{}, 1, 1, 1, 1, 300, 1)
+	h.pass(10)
+	h.ms[0] = 300
+	h.pass(10)
+	h.want(t, "essses")
+	h.down(1, true)
+	h.down(2, true)
+	h.o.Follow(h.now, h.peers)
+	h.want(t, "esssss")
+}
+
+// Half of a pool is enough: nobody is called back for it.
+func TestOneOfTwoStaysOut(t *testing.T) {
+	h := newHerd(OutlierConfig{}, 1, 300)
+	h.pass(10)
+	h.want(t, "se")
+	until := h.o.Get("b1").Until
+	h.pass(15)
+	if got := h.o.Get("b1"); got.Until != until || got.Times != 1 {
+		t.Errorf("it was called back and ejected anew: %+v", got)
+	}
+}
+
+// Ejections grow up to the longest; what is remembered of them is forgotten in calm times, not while one lasts.
+func TestEjectionsGrowToTheLongest(t *testing.T) {
+	h := newHerd(OutlierConfig{Calm: time.Minute, MaxEject: 4 * time.Minute}, 300, 1, 1, 1, 1, 1)
+	var lasted []int
+	for len(lasted) < 11 {
+		h.pass(1)
+		if o := h.o.Get("b0"); o.Standing == Ejected && o.Since.Equal(h.now) {
+			lasted = append(lasted, int(o.Until.Sub(h.now).Seconds()))
+		}
+	}
+	if want := []int{30, 60, 90, 120, 150, 180, 210, 240, 240, 240, 240}; !slices.Equal(lasted, want) {
+		t.Errorf("ejections last %v s, want %v", lasted, want)
+	}
+}
+
+// A restart now and then is no flapping.
+func TestFallsAreForgotten(t *testing.T) {
+	h := newHerd(OutlierConfig{}, 1, 1, 1)
+	h.pass(1)
+	for range 20 {
+		h.down(0, true)
+		h.pass(10)
+		h.down(0, false)
+		h.pass(1)
+		h.want(t, "sss")
+		h.pass(301)
+	}
+}
+
+// Who fails on its way down is judged by its probe, and by what it does after it is back.
+func TestFailuresBeforeAFallAreNoErrors(t *testing.T) {
+	h := newHerd(OutlierConfig{}, 1, 1, 1, 1, 1, 1)
+	h.pass(8)
+	h.fails[0] = func(int) bool { return true }
+	h.pass(2) // ten samples, two of them failures
+	h.want(t, "ssssss")
+	h.pass(1) // now it is an outlier for a moment
+	h.want(t, "esssss")
+	h.down(0, true)
+	h.pass(1)
+	if got := h.o.Get("b0"); got.Standing != Serving || got.Times != 0 {
+		t.Errorf("down, it is %+v", got)
+	}
+	h.fails[0] = nil
+	h.down(0, false)
+	h.pass(12)
+	h.want(t, "ssssss")
 }
 
 // Coming and going is held back: not a restart or two, but what follows them, longer each time.
