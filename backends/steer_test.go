@@ -166,7 +166,10 @@ func TestABrokerThatIsNewToAServingPoolStartsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.cluster("A", six)
-		p := w.up(Config{}, 9092, 9093, 9094)
+		p := w.up(Config{}, 9092, 9093)
+		time.Sleep(2 * time.Second)
+		w.registry.list(9092, 9093, 9094)
+		eventually(t, 3*time.Second, "in use", func() bool { return w.states()[addr(9094)] == "serving" })
 		for _, m := range p.Status().Members {
 			if m.SharePercent != 100 {
 				t.Errorf("%s has %.0f%% of its share in a pool that is new as a whole", m.Broker, m.SharePercent)
@@ -240,6 +243,47 @@ func TestThePoolInNeed(t *testing.T) {
 		}
 		eventually(t, 10*time.Second, "well again", func() bool { return !p.Status().InNeed })
 	})
+}
+
+// Half of a pool is no need, fewer than half is; brokers that were drained and then stopped do not count.
+func TestHalfOfThePoolIsNoNeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.cluster("A", six)
+		p := w.up(Config{}, 9092, 9093, 9094, 9095)
+		w.registry.list(9092, 9093, 9094, 9095, -9096, -9097)
+		defer emptyLists(c, 4)()
+		defer emptyLists(c, 5)()
+		defer emptyLists(c, 0)()
+		defer emptyLists(c, 1)()
+		eventually(t, 5*time.Second, "two are down", func() bool {
+			s := w.states()
+			return s[addr(9092)] == "down no_brokers" && s[addr(9093)] == "down no_brokers"
+		})
+		time.Sleep(2 * time.Second)
+		if p.Status().InNeed {
+			t.Error("two of four pass, and the pool is in need")
+		}
+		defer emptyLists(c, 2)()
+		eventually(t, 5*time.Second, "in need", func() bool { return p.Status().InNeed })
+	})
+}
+
+// A share that grows begins at a tenth, whatever the time, and ends with all of it.
+func TestAShareGrowsFromATenth(t *testing.T) {
+	for _, c := range []struct {
+		start, since time.Duration
+		want         int32
+	}{
+		{10 * time.Second, 0, 100}, {10 * time.Second, 5 * time.Second, 500}, {10 * time.Second, 10 * time.Second, 1000},
+		{10 * time.Second, time.Hour, 1000}, {time.Hour, time.Second, 100}, {time.Hour, 6*time.Minute + 4*time.Second, 101}, {-1, 0, 1000},
+	} {
+		w := &writer{p: &Pool{cfg: Config{SlowStart: c.start}}}
+		begun := time.Now()
+		if got := w.grown(&member{rising: begun}, begun.Add(c.since)); got != c.want {
+			t.Errorf("%v of %v: %d thousandths, want %d", c.since, c.start, got, c.want)
+		}
+	}
 }
 
 // A thousand changes within a second make no more views than the debounce lets pass.

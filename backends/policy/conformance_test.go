@@ -236,6 +236,25 @@ func TestLoadedMembersGetLess(t *testing.T) {
 	})
 }
 
+// A load is long or short for the weight that carries it.
+func TestLoadsAreMeasuredByWeight(t *testing.T) {
+	eachPolicy(t, func(t *testing.T, name string, build builder) {
+		if !traits[name].byLoad {
+			return
+		}
+		if got := count(build(loaded([]int{1, 10}, 2, 9)), 2, 100_000); got[1] < 95_000 {
+			t.Errorf("picks %v: the second, of ten times the weight, has less in flight for it", got)
+		}
+		weights, loads := []int{10}, []int64{9} // one that a pick does not look at all of
+		for range 19 {
+			weights, loads = append(weights, 1), append(loads, 2)
+		}
+		if got := count(build(loaded(weights, loads...)), 20, 100_000); got[0] < 50_000 {
+			t.Errorf("picks %v: the first has least in flight for its weight, and a third of all weight", got)
+		}
+	})
+}
+
 // A member under trial, or that starts, gets a part of its share, and the others what it does not get, by weight.
 func TestAPartOfAShare(t *testing.T) {
 	eachPolicy(t, func(t *testing.T, name string, build builder) {
