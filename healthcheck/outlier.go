@@ -64,6 +64,10 @@ func (c OutlierConfig) withDefaults() OutlierConfig {
 	return c
 }
 
+// most is how many ejections, and falls beyond those that are free, are remembered: more of them make none last longer, and
+// would have to be forgotten one by one.
+func (c OutlierConfig) most() int { return int((c.MaxEject + c.Eject - 1) / c.Eject) }
+
 // Standing is what a target whose probe passes may be used for.
 type Standing string
 
@@ -202,7 +206,7 @@ func (o *Outliers) Follow(now time.Time, peers []Peer) (changed bool) {
 		}
 		switch {
 		case fell:
-			t.falls++
+			t.falls = min(t.falls+1, o.cfg.Falls+o.cfg.most())
 			t.calmSince = now
 			if t.Standing == Ejected && t.Reason == ReasonErrors {
 				// What failed was on its way down: from here on the probe decides.
@@ -211,10 +215,12 @@ func (o *Outliers) Follow(now time.Time, peers []Peer) (changed bool) {
 			}
 			t.latency.reset()
 			t.errors.reset()
-		case rose && t.Standing == Serving && t.falls > o.cfg.Falls && s.canSpare():
+		case rose && t.falls > o.cfg.Falls && (t.Standing == Trial || t.Standing == Serving && s.canSpare()):
+			if t.Standing == Serving {
+				s.serving--
+			}
 			o.eject(t, now, time.Duration(t.falls-o.cfg.Falls)*o.cfg.Eject, ReasonFlapping,
-				fmt.Sprintf("its probe has failed and passed again %d times", t.falls))
-			s.serving--
+				fmt.Sprintf("its probe has failed and passed again, %d times that are not forgotten yet", t.falls))
 			changed = true
 		case t.Standing == Ejected && !now.Before(t.Until) && p.Passing:
 			t.latency.reset()
@@ -264,7 +270,7 @@ func (o *Outliers) Judge(now time.Time, peers []Peer) (changed bool) {
 			s.serving--
 		}
 		reason, detail := t.verdict(latency, errors, o)
-		t.Times++
+		t.Times = min(t.Times+1, o.cfg.most())
 		o.eject(t, now, time.Duration(t.Times)*o.cfg.Eject, reason, detail)
 		changed = true
 	}

@@ -392,3 +392,31 @@ func TestNoFlapping(t *testing.T) {
 		}
 	}
 }
+
+// One that comes and goes at any pace is used ever more rarely, so that the ring has rest; an hour after it is well again a
+// restart is a restart.
+func TestOneThatComesAndGoesIsHeldOut(t *testing.T) {
+	for _, c := range []struct{ down, up int }{{3, 1}, {3, 2}, {3, 5}, {3, 8}, {3, 12}, {3, 40}, {3, 100}, {20, 5}, {60, 5}} {
+		h := newHerd(OutlierConfig{}, 1, 1, 1, 1, 1, 1)
+		h.pass(20)
+		used, changes := true, 0
+		for s := range 3600 {
+			h.down(0, s%(c.down+c.up) < c.down)
+			h.pass(1)
+			if is := h.peers[0].Passing && h.o.Get("b0").Standing != Ejected; is != used {
+				used, changes = is, changes+1
+			}
+		}
+		if changes > 70 {
+			t.Errorf("down %d s and up %d s in turn: it comes into use and goes out of it %d times in an hour", c.down, c.up, changes)
+		}
+		h.down(0, false)
+		h.pass(3600 + 330)
+		h.want(t, "ssssss")
+		h.down(0, true)
+		h.pass(10)
+		h.down(0, false)
+		h.pass(1)
+		h.want(t, "ssssss")
+	}
+}
