@@ -166,8 +166,10 @@ type wanted struct {
 func (w *writer) wanted() wanted {
 	x := wanted{p: w.p, have: map[int32]bool{}, registered: map[string]string{}, byID: map[int32]string{}}
 	for _, m := range w.sorted {
-		// At the start those that are down have just been asked.
-		if m.apis != nil || w.cur == nil && m.health != healthcheck.Unknown {
+		switch {
+		case w.cur == nil && m.health != healthcheck.Unknown: // at the start those that are down have just been asked
+			x.have[m.nodeID] = true
+		case m.apis != nil && m.health == healthcheck.Up && m.verdict.Passed(): // one that was away may be another version now
 			x.have[m.nodeID] = true
 		}
 		x.registered[strings.ToLower(m.addr)] = m.addr
@@ -249,9 +251,7 @@ func (w *writer) learned(id int32, apis *snapshot.APIs) {
 	addr := hostPort(b.Host, b.Port)
 	for _, m := range w.sorted {
 		if m.nodeID == id || strings.EqualFold(m.addr, addr) {
-			if m.apis == nil {
-				m.apis = apis
-			}
+			m.apis = apis
 			return
 		}
 	}

@@ -215,3 +215,33 @@ func TestABrokerThatLeavesTheRegistryCountsWhileTheClusterListsIt(t *testing.T) 
 		eventually(t, 3*time.Second, "widened once the cluster does not list it", func() bool { return produce() > 7 })
 	})
 }
+
+// A broker that comes back as an older version, at the address that it had, is a broker with less: its last table is over.
+func TestABrokerThatComesBackOlder(t *testing.T) {
+	for seed := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			c := w.cluster("A", three)
+			w.up(Config{}, three...)
+			if err := c.RemoveNode(1); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, 10*time.Second, "it is down", func() bool {
+				return strings.HasPrefix(w.states()[addr(9093)], "down") && !slices.Contains(w.brokers(), 1)
+			})
+			time.Sleep(time.Duration(seed) * 50 * time.Millisecond)
+			lie(c, 18, []int32{1}, oldTable)
+			before := len(w.built())
+			if _, _, err := c.AddNode(1, 9093); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, 10*time.Second, "it is handed out", func() bool { return slices.Contains(w.brokers(), 1) })
+			time.Sleep(3 * time.Second)
+			for _, in := range w.built()[before:] {
+				if _, hi, _ := in.APIs.Range(0); in.Snapshot.Broker(1) != nil && hi != 7 {
+					t.Errorf("seed %d: generation %d lists the old broker with Produce up to %d", seed, in.Snapshot.Generation, hi)
+				}
+			}
+		})
+	}
+}
