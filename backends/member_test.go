@@ -123,3 +123,38 @@ func TestAVerdictOfAReplacedProbe(t *testing.T) {
 		t.Error("the new probe's verdict does not count")
 	}
 }
+
+// Who lists the brokers elsewhere than the view was asked on another listener, unless most do: then the view is old. One
+// broker that moved is no other listener.
+func TestWhoIsOnAnotherListener(t *testing.T) {
+	at := func(ports ...int32) (list []kmsg.MetadataResponseBroker) {
+		for i, port := range ports {
+			list = append(list, kmsg.MetadataResponseBroker{NodeID: int32(i), Host: "b", Port: port})
+		}
+		return list
+	}
+	inside, outside := at(1, 2, 3), at(11, 12, 13)
+	for name, c := range map[string]struct {
+		lists [][]kmsg.MetadataResponseBroker
+		want  string // Q for quarantined
+	}{
+		"one of three":   {[][]kmsg.MetadataResponseBroker{inside, outside, inside}, ".Q."},
+		"one of two":     {[][]kmsg.MetadataResponseBroker{inside, outside}, ".Q"},
+		"two of three":   {[][]kmsg.MetadataResponseBroker{outside, outside, inside}, "..."},
+		"a broker moved": {[][]kmsg.MetadataResponseBroker{inside, at(1, 2, 13), inside}, "..."},
+		"two moved":      {[][]kmsg.MetadataResponseBroker{inside, at(1, 12, 13), inside}, ".Q."},
+	} {
+		var members []*member
+		for i, list := range c.lists {
+			members = append(members, &member{addr: "b", nodeID: int32(i), state: Serving, brokers: list})
+		}
+		crossExamine(members, &snapshot.Snapshot{Brokers: inside})
+		got := ""
+		for _, m := range members {
+			got += map[bool]string{true: "Q", false: "."}[m.state == Quarantined && m.reason == reasonOtherListener]
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}

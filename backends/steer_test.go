@@ -2,6 +2,7 @@ package backends
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,9 +24,12 @@ func TestASlowBrokerIsEjectedAndComesBackByTrial(t *testing.T) {
 		w.slow(9092, 150*time.Millisecond) // a probe is two requests
 		eventually(t, 15*time.Second, "ejected", func() bool { return w.states()[addr(9092)] == "ejected latency" })
 		for i := range 200 {
-			if r := findAs(w, uint64(i)<<32); r.Err != nil || r.Broker == addr(9092) {
+			if r := findAs(w, uint64(i)*0x9e3779b97f4a7c15); r.Err != nil || r.Broker == addr(9092) {
 				t.Fatalf("a forward went to %s (%v)", r.Broker, r.Err)
 			}
+		}
+		if r := find(w, 9092); r.Err != nil || r.Broker == addr(9092) {
+			t.Errorf("a connection that sticks to it has its forward carried by %s (%v)", r.Broker, r.Err)
 		}
 		if got, err := gathered(w, "kvip_backend_state{broker=localhost:9092,pool=orders,state=ejected}"); err != nil || got != 1 {
 			t.Errorf("the metric is %v (%v)", got, err)
@@ -52,6 +56,15 @@ func TestASlowBrokerIsEjectedAndComesBackByTrial(t *testing.T) {
 		}
 		if to < 25 || to > 75 {
 			t.Errorf("on trial it got %d of 3000 forwards, want a tenth of a sixth", to)
+		}
+		in, heads := w.built()[len(w.built())-1], 0
+		for i := range 3000 {
+			if in.Heads[in.Pick(uint64(i)*0x9e3779b97f4a7c15)] == 0 {
+				heads++
+			}
+		}
+		if heads < 25 || heads > 75 {
+			t.Errorf("on trial it heads %d of 3000 lists, want a tenth of a sixth", heads)
 		}
 		eventually(t, 20*time.Second, "serving", func() bool { return w.states()[addr(9092)] == "serving" })
 		share := func() float64 { return p.Status().Members[0].SharePercent }
@@ -132,6 +145,65 @@ func TestABrokerThatTheClusterHasFencedIsNotAsked(t *testing.T) {
 		for broker, state := range w.states() {
 			if state != "serving" {
 				t.Errorf("%s is %s while most are said to be fenced", broker, state)
+			}
+		}
+	})
+}
+
+// A broker whose probe passes on its kept connection, and that takes no new ones, is told by forwards' connects.
+func TestConnectsThatFailEject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.cluster("A", three)
+		w.up(Config{}, three...)
+		time.Sleep(5 * time.Second)
+		w.mu.Lock()
+		w.spoil = map[string]func(net.Conn) net.Conn{addr(9092): func(c net.Conn) net.Conn {
+			_ = c.Close()
+			return c
+		}}
+		w.mu.Unlock()
+		for i := uint64(0); w.states()[addr(9092)] != "ejected errors"; i++ {
+			if i > 400 {
+				t.Fatalf("after %d forwards: %v", i, w.states())
+			}
+			if r := findAs(w, i*0x9e3779b97f4a7c15); r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+}
+
+// What is in flight at a broker reaches the policy, also at one that has been away meanwhile.
+func TestThePolicySeesWhatIsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.cluster("A", three)
+		p := w.up(Config{Policy: "same-queue", SlowStart: -1}, three...)
+		for range 2 {
+			w.slow(9092, 150*time.Millisecond)
+			busy := make(chan struct{})
+			go func() {
+				defer close(busy)
+				find(w, 9092)
+			}()
+			time.Sleep(10 * time.Millisecond)
+			for i := range 50 {
+				if r := findAs(w, uint64(i)); r.Err != nil || r.Broker == addr(9092) {
+					t.Fatalf("a forward went to %s (%v), which alone has one in flight", r.Broker, r.Err)
+				}
+			}
+			<-busy
+			w.slow(9092, 0)
+			end := emptyLists(c, 0)
+			eventually(t, 5*time.Second, "down", func() bool { return w.states()[addr(9092)] == "down no_brokers" })
+			end()
+			eventually(t, 5*time.Second, "back", func() bool { return w.states()[addr(9092)] == "serving" })
+		}
+		for _, m := range p.view.Load().forwardable {
+			if n := m.Load.Load(); n != 0 {
+				t.Errorf("%s has a load of %d with nothing in flight", m.Addr, n)
 			}
 		}
 	})

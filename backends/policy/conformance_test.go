@@ -300,6 +300,9 @@ func TestAZoneComesFirstAndSpillsOver(t *testing.T) {
 			}
 			within5(t, "one of the zone", got[0], 50_000)
 			ms[0].Load.Store(4)
+			if got = count(p, 4, 100_000); got[0] > 0 || !traits[name].byClient && got[2] < 70_000 {
+				t.Errorf("picks %v while one of two of zone a is full", got)
+			}
 			ms[2].Load.Store(4)
 			got = count(p, 4, 100_000)
 			if got[0]+got[2] > 0 {
@@ -307,6 +310,20 @@ func TestAZoneComesFirstAndSpillsOver(t *testing.T) {
 			}
 			if _, why := p.Explain(7); why != "" && got[1] == 0 {
 				t.Errorf("nothing spills over: %s", why)
+			}
+		})
+	}
+}
+
+// Who is full is told by its weight.
+func TestALightMemberOfAZoneIsFullSooner(t *testing.T) {
+	for name := range Policies {
+		t.Run(name, func(t *testing.T) {
+			ms := loaded([]int{1, 4, 1}, 4, 15, 0)
+			ms[0].Rack, ms[1].Rack, ms[2].Rack = "a", "a", "b"
+			got := count(Build(name, ms, Options{Zone: "a", Full: 16}, nil), 3, 20_000)
+			if got[0] > 0 || got[1] == 0 {
+				t.Errorf("picks %v: the first has its 4 in flight, the second not its 16", got)
 			}
 		})
 	}

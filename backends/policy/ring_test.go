@@ -34,7 +34,7 @@ func TestRingFollowsChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var was Picker
 		for range rapid.IntRange(1, 6).Draw(t, "changes") {
-			ms := membersOf(rapid.SliceOfN(rapid.IntRange(0, 3), 0, 12).Draw(t, "weights"))
+			ms := membersOf(rapid.SliceOfN(rapid.SampledFrom([]int{0, 1, 2, 3, heaviest, 30, 100}), 0, 12).Draw(t, "weights"))
 			ms = rapid.Permutation(ms).Draw(t, "order")
 			ms = ms[:rapid.IntRange(0, len(ms)).Draw(t, "members")]
 			got, want := newRing(ms, was).(*ring), newRing(ms, nil).(*ring)
