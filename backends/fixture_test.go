@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -154,20 +155,32 @@ func (w *world) dial(ctx context.Context, network, addr string) (net.Conn, error
 		c = spoil(c)
 	}
 	w.mu.Unlock()
-	return &delayed{c, w, addr}, nil
+	return &delayed{Conn: c, w: w, addr: addr}, nil
 }
 
 // delayed is a connection to a broker that may be slow.
 type delayed struct {
 	net.Conn
-	w    *world
-	addr string
+	w        *world
+	addr     string
+	deadline atomic.Int64 // in Unix nanoseconds, 0 for none
+}
+
+func (d *delayed) SetDeadline(t time.Time) error {
+	d.deadline.Store(0)
+	if !t.IsZero() {
+		d.deadline.Store(t.UnixNano())
+	}
+	return d.Conn.SetDeadline(t)
 }
 
 func (d *delayed) Write(b []byte) (int, error) {
 	d.w.mu.Lock()
 	delay := d.w.delays[d.addr]
 	d.w.mu.Unlock()
+	if end := d.deadline.Load(); end != 0 {
+		delay = min(delay, time.Until(time.Unix(0, end)))
+	}
 	time.Sleep(delay)
 	return d.Conn.Write(b)
 }

@@ -214,7 +214,7 @@ func TestOneOfTwoStaysOut(t *testing.T) {
 
 // Ejections grow up to the longest; what is remembered of them is forgotten in calm times, not while one lasts.
 func TestEjectionsGrowToTheLongest(t *testing.T) {
-	h := newHerd(OutlierConfig{Calm: time.Minute, MaxEject: 4 * time.Minute}, 300, 1, 1, 1, 1, 1)
+	h := newHerd(OutlierConfig{Calm: time.Minute, MaxEject: 220 * time.Second}, 300, 1, 1, 1, 1, 1)
 	var lasted []int
 	for len(lasted) < 11 {
 		h.pass(1)
@@ -222,7 +222,7 @@ func TestEjectionsGrowToTheLongest(t *testing.T) {
 			lasted = append(lasted, int(o.Until.Sub(h.now).Seconds()))
 		}
 	}
-	if want := []int{30, 60, 90, 120, 150, 180, 210, 240, 240, 240, 240}; !slices.Equal(lasted, want) {
+	if want := []int{30, 60, 90, 120, 150, 180, 210, 220, 220, 220, 220}; !slices.Equal(lasted, want) {
 		t.Errorf("ejections last %v s, want %v", lasted, want)
 	}
 }
