@@ -51,6 +51,7 @@ type Membership struct {
 	rules      Rules
 	lists      map[string]map[string]*entry // by provider, by Addr
 	members    map[string]Instance          // by Addr
+	said       map[string]Instance          // by Addr: what the providers last said of a member, without Orders
 	skipped    map[string]map[string]string // by provider, by Addr: why the last non-stale read did not take it
 	unfit      map[string]bool              // by Addr: members that went because the registry had them as unfit
 	removed    map[string]bool              // by Addr: Orders.Removed
@@ -78,7 +79,7 @@ func NewMembership(r Rules) *Membership {
 	}
 	m := &Membership{
 		rules: r, lists: map[string]map[string]*entry{}, members: map[string]Instance{},
-		skipped: map[string]map[string]string{}, unfit: map[string]bool{},
+		said: map[string]Instance{}, skipped: map[string]map[string]string{}, unfit: map[string]bool{},
 	}
 	for _, p := range r.Providers {
 		m.lists[p] = map[string]*entry{}
@@ -95,7 +96,7 @@ func (m *Membership) Restore(members []Instance, now time.Time) (v View, ok bool
 		if _, dup := m.members[addr]; dup || !usable(in) || m.removed[addr] {
 			continue
 		}
-		m.members[addr] = in
+		m.members[addr], m.said[addr] = in, in
 		changes = append(changes, Change{Op: Added, Instance: in, Cause: CauseRestored, Detail: "known from the last run"})
 		// A member whose provider is gone from the configuration is everybody's to confirm.
 		for name, list := range m.lists {
@@ -237,6 +238,7 @@ func (m *Membership) decide(now time.Time) (View, bool) {
 	for _, c := range leaving {
 		addr := c.Instance.Addr()
 		delete(m.members, addr)
+		delete(m.said, addr)
 		if c.Cause == CauseUnfit {
 			m.unfit[addr] = true
 		}
@@ -247,13 +249,10 @@ func (m *Membership) decide(now time.Time) (View, bool) {
 		}
 	}
 	for addr, was := range m.members {
-		in, ok := listed[addr]
-		if !ok {
-			if in, ok = m.lastSaid(addr); !ok {
-				in = was
-			}
+		if in, ok := listed[addr]; ok {
+			m.said[addr] = in
 		}
-		in = m.ordered(in)
+		in := m.ordered(m.said[addr])
 		m.members[addr] = in
 		if d := differences(was, in); d != "" {
 			changes = append(changes, Change{Op: Changed, Instance: in, Was: was, Cause: CauseUpdated, Detail: d})

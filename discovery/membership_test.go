@@ -206,9 +206,13 @@ func TestMembershipMergesProvidersInTheirOrder(t *testing.T) {
 	// b goes only when both have taken it back, each for the whole hold.
 	m.Apply(from("first", update("a")), at(10))
 	m.Apply(from("first", update("a")), at(100))
-	m.Apply(from("second", update("c")), at(101))
+	said := m.Members()
+	v, changed := m.Apply(from("second", update("c")), at(101))
 	if got := hosts(m.Members()); got != "a b c" {
 		t.Fatalf("members %q before the second provider's hold is over", got)
+	}
+	if diff := cmp.Diff(said, m.Members()); changed || diff != "" {
+		t.Errorf("who is held is no more what was last said of it: %v\n%s", v.Changes, diff)
 	}
 	m.Apply(from("second", update("c")), at(161))
 	if got := hosts(m.Members()); got != "a c" {

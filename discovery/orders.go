@@ -39,16 +39,6 @@ func (m *Membership) ordered(in Instance) Instance {
 	return in
 }
 
-// lastSaid is what the providers said of an address that none of them lists any more.
-func (m *Membership) lastSaid(addr string) (Instance, bool) {
-	for _, name := range m.rules.Providers {
-		if e := m.lists[name][addr]; e != nil {
-			return e.instance, true
-		}
-	}
-	return Instance{}, false
-}
-
 // overseers splits providers into those that list members, by name, and those that give orders.
 func overseers(all []Provider) (lists []string, orders map[string]bool) {
 	orders = map[string]bool{}
