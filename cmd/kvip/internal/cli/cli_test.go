@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"go.uber.org/zap"
 
 	"github.com/kvip/kvip/backends"
@@ -26,12 +27,17 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs the command as a user does: testdata/*.txtar. $HEALTHY, $SICK and $ODD are admin listeners of a healthy
-// kvip, of one that is not, and of something else; $NOBODY is an address where nothing listens, $TAKEN one where
-// another process does.
+// kvip, of one that is not, and of something else; $BROKER is a broker of cluster "probed", $NOBODY an address
+// where nothing listens, $TAKEN one where another process does.
 func TestScripts(t *testing.T) {
 	healthy, sick := running(t, ""), running(t, "pool orders: no snapshot yet")
 	odd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "{}") }))
 	t.Cleanup(odd.Close)
+	broker, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.ClusterID("probed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(broker.Close)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -50,6 +56,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HEALTHY", healthy)
 			e.Setenv("SICK", sick)
 			e.Setenv("ODD", odd.URL)
+			e.Setenv("BROKER", broker.ListenAddrs()[0])
 			e.Setenv("NOBODY", gone.Addr().String())
 			e.Setenv("TAKEN", taken.Addr().String())
 			return nil
