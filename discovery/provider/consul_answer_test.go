@@ -60,7 +60,9 @@ func TestConsulEntriesThatAreEasyToMisread(t *testing.T) { // BL-11
 		ipv6 := healthy("six", "2001:DB8::0:1", 9092)
 		ipv6.Service["Tags"], ipv6.Service["Meta"], ipv6.Service["Weights"] = []string{"plain"}, map[string]string{"node_id": "five"}, nil
 		f := newFakeConsul()
-		f.lists(append(entries, odd, ipv6)...)
+		node := healthy("odd2", "a", 9092)
+		node.Service["Tags"], node.Checks[0] = []string{"plain"}, check("_node_maintenance", "critical")
+		f.lists(append(entries, odd, node, ipv6)...)
 		_, rec := watching(t, f, ConsulSettings{}, ConsulConfig{Tags: []string{"plain"}})
 		synctest.Wait()
 		u := rec.all()[0]
@@ -79,7 +81,7 @@ func TestConsulEntriesThatAreEasyToMisread(t *testing.T) { // BL-11
 		}
 		wantReasons := map[string]string{
 			"e3": "critical", "e4": "critical", "e6": "maintenance", "e7": "critical", "e8": "no_port",
-			"e9": "duplicate", "e10": "tag", "odd1": "bad_address",
+			"e9": "duplicate", "e10": "tag", "odd1": "bad_address", "odd2": "maintenance",
 		}
 		if diff := cmp.Diff(wantReasons, reasons); diff != "" {
 			t.Errorf("skipped differ (-want +got):\n%s", diff)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -183,6 +184,27 @@ func TestConsulInTroubleIsNotPolledBusily(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Where every read comes over a new connection, as behind a balancer that keeps none, an agent that was restarted between
+// two reads and counts from the start is noticed, and still asked twice a second at most.
+func TestConsulBehindNewConnections(t *testing.T) {
+	f := newFakeConsul()
+	f.index = 300
+	f.lists(healthy("a", "a", 1))
+	server := httptest.NewUnstartedServer(f)
+	server.Config.SetKeepAlivesEnabled(false)
+	server.Start()
+	defer server.Close()
+	rec := run(t, &ConsulConfig{Service: "kafka"}, Deps{Consul: ConsulSettings{Address: server.URL}})
+	await(t, rec, "the first list", is("a:1"))
+	begun := time.Now()
+	time.Sleep(2 * time.Second)
+	f.set(func(f *fakeConsul) { f.index, f.entries = 3, []entry{healthy("b", "b", 2)} })
+	await(t, rec, "what the agent that is new has", is("b:2"))
+	if n, most := len(f.asked()), 3+2*int(time.Since(begun).Seconds()+1); n > most {
+		t.Errorf("asked %d times, at most %d would be right", n, most)
 	}
 }
 

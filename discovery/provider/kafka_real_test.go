@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/kvip/kvip/discovery"
@@ -91,12 +92,12 @@ func TestRealZookeeperAndTheClustersOwnList(t *testing.T) {
 	}
 	defer proxy.Close()
 	const session = time.Second
-	zk := follow(t, &provider.ZookeeperConfig{Servers: []string{proxy.Addr()}, Listener: "CLIENT", Session: session})
+	found := follow(t, &provider.ZookeeperConfig{Servers: []string{proxy.Addr()}, Listener: "CLIENT", Session: session})
 	asked := follow(t, &provider.KafkaConfig{Seeds: []string{k.Node(0).Addr()}, Interval: 500 * time.Millisecond})
 	wrong := follow(t, &provider.ZookeeperConfig{Servers: []string{k.ZK()}, Chroot: "/other", Session: session})
 	both := func(what string, d time.Duration, nodes ...*lab.Node) {
 		t.Helper()
-		within(t, d, "zookeeper: "+what, zk.lists(nodes...))
+		within(t, d, "zookeeper: "+what, found.lists(nodes...))
 		within(t, d, "kafka: "+what, asked.lists(nodes...))
 	}
 	both("two brokers", 10*time.Second, k.Nodes()...)
@@ -105,6 +106,37 @@ func TestRealZookeeperAndTheClustersOwnList(t *testing.T) {
 		t.Errorf("a wrong chroot: %+v", wrong.all)
 	}
 	wrong.mu.Unlock()
+
+	// The node appears under a chroot, with brokers that are odd, and one that changes.
+	tree, _, err := zk.Connect([]string{k.ZK()}, 10*time.Second, zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	put := func(path, data string) {
+		t.Helper()
+		if _, err := tree.Create(path, []byte(data), 0, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+	}
+	put("/other", "")
+	put("/other/brokers", "")
+	put("/other/brokers/ids", "")
+	put("/other/brokers/ids/1", "no JSON")
+	put("/other/brokers/ids/2", `{"version":4,"host":null,"port":-1,"endpoints":["SSL://h2:9093"],"listener_security_protocol_map":{"SSL":"SSL"}}`)
+	put("/other/brokers/ids/x", `{"version":1,"host":"x","port":9092}`)
+	put("/other/brokers/ids/3", `{"version":4,"host":null,"port":-1,"endpoints":["TLS://h3:9093","IN_SIDE://[2001:DB8::3]:9092"],"listener_security_protocol_map":{"TLS":"SSL","IN_SIDE":"PLAINTEXT"},"rack":"r3"}`)
+	odd := func(addr, rack string, node int32) func() bool {
+		return func() bool {
+			u, failing := wrong.last()
+			return !failing && len(u.Skipped) >= 3 && len(u.Instances) == 1 && u.Instances[0].Addr() == addr && u.Instances[0].Rack == rack && u.Instances[0].NodeID == node
+		}
+	}
+	within(t, 5*time.Second, "a chroot that appears", odd("[2001:db8::3]:9092", "r3", 3))
+	if _, err := tree.Set("/other/brokers/ids/3", []byte(`{"version":2,"endpoints":["PLAINTEXT://h3:9099"]}`), -1); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 2*time.Second, "a listener that moves", odd("h3:9099", "", 3))
 
 	third, err := k.AddNode(ctx, "c")
 	if err != nil {
@@ -116,7 +148,7 @@ func TestRealZookeeperAndTheClustersOwnList(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.ResetAll()
-	within(t, 5*time.Second, "zookeeper is away", func() bool { _, failing := zk.last(); return failing })
+	within(t, 5*time.Second, "zookeeper is away", func() bool { _, failing := found.last(); return failing })
 	time.Sleep(3 * session) // the server has dropped the session, and its watches
 	if err := third.Kill(); err != nil {
 		t.Fatal(err)
@@ -130,7 +162,7 @@ func TestRealZookeeperAndTheClustersOwnList(t *testing.T) {
 	}
 	both("and back, seen by a new watch", 5*time.Second, k.Nodes()...)
 
-	for _, f := range []*followed{zk, asked} {
+	for _, f := range []*followed{found, asked} {
 		f.mu.Lock()
 		for _, u := range f.all {
 			if u.Err == nil && len(u.Instances) < 2 || u.Err != nil && len(u.Instances) > 0 {

@@ -268,6 +268,31 @@ func TestRealConsulShippedPolicies(t *testing.T) {
 	within(t, time.Second, "and no more", func() bool { return strings.TrimSpace(listed()) == "[]" })
 }
 
+// A removal outlives the broker's agent, however long that is away; only add takes it back.
+func TestRealConsulRemovalOutlivesTheAgent(t *testing.T) {
+	c := startConsul(t, lab.ConsulConfig{})
+	registerPlain(t, c, "b1", "b2")
+	settings := provider.ConsulSettings{Address: c.Addr()}
+	pool, orders := openPool(t, settings), watchOrders(t, settings, "")
+	change := func(action, broker string) {
+		t.Helper()
+		if _, err := pool.Change(t.Context(), provider.PoolChange{Action: action, Broker: broker, By: "op"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change("remove", "b2:9092")
+	do(t, c, http.MethodPut, "/v1/agent/service/deregister/b2", nil)
+	pool.Now = func() time.Time { return time.Now().Add(1000 * time.Hour) }
+	change("drain", "b1:9092")
+	within(t, 3*time.Second, "b2 is still out", func() bool {
+		o := orders().Orders
+		return o != nil && len(o.Weights) == 1 && slices.Equal(o.Removed, []string{"b2:9092"})
+	})
+	registerPlain(t, c, "b2")
+	change("add", "b2:9092")
+	within(t, 3*time.Second, "and back", func() bool { return len(orders().Orders.Removed) == 0 })
+}
+
 // However many operators change one pool at once, all of it is done and told, and what the trail says last is how it is.
 func TestRealConsulOperatorsAtOnce(t *testing.T) {
 	c := startConsul(t, lab.ConsulConfig{})

@@ -81,6 +81,33 @@ func TestAPoolIsChangedByCommandsUnderBootstraps(t *testing.T) {
 		m := g.members(t)
 		return m[b(0)] == "serving 1" && m[b(1)] == "serving 1" && m[b(2)] == "serving 1" && len(m) == 3
 	})
+	// What would be done, and how it is, for programs; neither changes anything.
+	var would struct {
+		Pool, Action, Broker, Before, After string
+		DryRun                              bool `json:"dry_run"`
+		Changed                             bool
+	}
+	if err := json.Unmarshal([]byte(g.pool(t, "drain", b(0), "--dry-run", "--json")), &would); err != nil ||
+		!would.DryRun || !would.Changed || would.Action != "drain" || would.Broker != b(0) || would.After != "registered by agent, drained" {
+		t.Errorf("a dry run says %+v: %v", would, err)
+	}
+	var list struct {
+		Pool, Service string
+		Members       []struct {
+			Broker, Registered, Health string
+			Weight                     int
+			Drained                    bool
+		}
+		Audit []struct{ By string }
+	}
+	if err := json.Unmarshal([]byte(g.pool(t, "list", "--audit", "--json")), &list); err != nil || list.Service != service || len(list.Members) != 3 || len(list.Audit) != 0 {
+		t.Errorf("the list: %+v, %v", list, err)
+	}
+	for _, m := range list.Members {
+		if m.Registered != "agent" || m.Health != "passing" || m.Weight != 1 || m.Drained {
+			t.Errorf("listed: %+v", m)
+		}
+	}
 	flawless(t, loaded(t, g, k, 20*time.Second, func(time.Time) {
 		soon := func(what string, ok func(m map[string]string) bool) {
 			t.Helper()
