@@ -31,8 +31,10 @@ func auditKey(pool string) string     { return orderPrefix(pool) + "audit" }
 
 // memberOrder is what an operator has said of one broker.
 type memberOrder struct {
-	// Removed keeps it out of the pool whatever the registry lists.
+	// Removed keeps it out of the pool whatever the registry lists. Own says that kvip pool alone had registered it, so that
+	// no agent will bring it back.
 	Removed bool `json:"removed,omitempty"`
+	Own     bool `json:"own,omitempty"`
 	// Drained gives it weight 0, over Weight.
 	Drained bool `json:"drained,omitempty"`
 	// Weight holds instead of the registry's; 0: the registry's.

@@ -23,7 +23,7 @@ const byKvip = "kvip pool"
 
 const (
 	auditMax = 200 // entries that are kept
-	// A tombstone of a broker that is registered no more is dropped by the next change after this time.
+	// A tombstone of a broker that kvip pool itself had registered is dropped by the next change after this time.
 	tombstoneAge = 24 * time.Hour
 	changeTries  = 100 // when others change the same pool: of those that try at once one gets through
 	changePause  = 50 * time.Millisecond
@@ -366,7 +366,7 @@ func (s *PoolState) ordered(m PoolMember, c PoolChange) (memberOrder, error) {
 	case "add":
 		order = memberOrder{}
 	case "remove":
-		order = memberOrder{Removed: true}
+		order = memberOrder{Removed: true, Own: m.Registered == byKvip || m.Registered == "" && order.Own}
 	case "drain":
 		order.Drained = true
 	case "undrain":
@@ -480,7 +480,7 @@ func (p *ConsulPool) write(ctx context.Context, s *PoolState, c PoolChange, orde
 		ops = append(ops, drop(key, index))
 	}
 	for _, m := range s.Members {
-		if m.Broker != c.Broker && m.Removed && m.Registered == "" && p.Now().Sub(m.At) > tombstoneAge && len(ops) < pruneMost {
+		if m.Broker != c.Broker && m.Registered == "" && s.orders[m.Broker].Own && p.Now().Sub(m.At) > tombstoneAge && len(ops) < pruneMost {
 			ops = append(ops, drop(memberPrefix(p.pool)+m.Broker, s.indexes[m.Broker]))
 		}
 	}

@@ -276,14 +276,14 @@ func TestRealConsulRemovalOutlivesTheAgent(t *testing.T) {
 	pool, orders := openPool(t, settings), watchOrders(t, settings, "")
 	change := func(action, broker string) {
 		t.Helper()
-		if _, err := pool.Change(t.Context(), provider.PoolChange{Action: action, Broker: broker, By: "op"}); err != nil {
+		if _, err := pool.Change(t.Context(), provider.PoolChange{Action: action, Broker: broker, Weight: 2, By: "op"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	change("remove", "b2:9092")
 	do(t, c, http.MethodPut, "/v1/agent/service/deregister/b2", nil)
 	pool.Now = func() time.Time { return time.Now().Add(1000 * time.Hour) }
-	change("drain", "b1:9092")
+	change("weight", "b1:9092")
 	within(t, 3*time.Second, "b2 is still out", func() bool {
 		o := orders().Orders
 		return o != nil && len(o.Weights) == 1 && slices.Equal(o.Removed, []string{"b2:9092"})
