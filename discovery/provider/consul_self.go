@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -88,6 +90,15 @@ type SelfRegistration struct {
 	leaving context.Context
 	leave   context.CancelFunc
 	left    chan struct{}
+
+	mu     sync.Mutex
+	faults map[string]selfFault // by id of the entry
+}
+
+// selfFault is why an entry is not as it should be.
+type selfFault struct {
+	since time.Time
+	err   string
 }
 
 // NewSelfRegistration makes the registration of entries with the agent at deps.Consul. Run keeps it, Leave ends it.
@@ -95,7 +106,7 @@ func NewSelfRegistration(cfg RegisterConfig, deps Deps, entries []SelfEntry) (*S
 	if err := errors.Join(cfg.Validate(), deps.Consul.Validate()); err != nil {
 		return nil, err
 	}
-	s := &SelfRegistration{cfg: cfg, deps: deps.withDefaults("register"), entries: entries, left: make(chan struct{})}
+	s := &SelfRegistration{cfg: cfg, deps: deps.withDefaults("register"), entries: entries, left: make(chan struct{}), faults: map[string]selfFault{}}
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	rt := s.deps.Transport
 	if rt == nil {
@@ -132,6 +143,33 @@ func (s *SelfRegistration) Leave(ctx context.Context) {
 	case <-s.left:
 	case <-ctx.Done():
 		s.deps.Log.Warn("register: kvip leaves while Consul still lists it: its check turns critical after the TTL", zap.Duration("ttl", s.cfg.TTL))
+	}
+}
+
+// Faults says in a line each which entries Consul does not list as they should be, since when, and why.
+func (s *SelfRegistration) Faults() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, id := range slices.Sorted(maps.Keys(s.faults)) {
+		f := s.faults[id]
+		out = append(out, fmt.Sprintf("register: Consul does not list %s as it should for %v now: %s", id, time.Since(f.since).Round(time.Second), f.err))
+	}
+	return out
+}
+
+// fault keeps for Faults how an entry is, "" when it is well.
+func (s *SelfRegistration) fault(id, err string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, failed := s.faults[id]
+	switch {
+	case err == "":
+		delete(s.faults, id)
+	case failed:
+		s.faults[id] = selfFault{f.since, err}
+	default:
+		s.faults[id] = selfFault{time.Now(), err}
 	}
 }
 
@@ -231,12 +269,14 @@ func (k *keeper) beat(ctx context.Context, said, why string) {
 			k.deps.Log.Warn("register: Consul does not list this kvip as it should", zap.String("id", k.id()), zap.Error(err))
 		}
 		k.failed = err.Error()
+		k.fault(k.id(), k.failed)
 		return
 	}
 	if k.said != said || k.failed != "" {
 		k.deps.Log.Info("register: Consul knows", zap.String("id", k.id()), zap.String("status", said), zap.String("why", why))
 	}
 	k.said, k.failed = said, ""
+	k.fault(k.id(), "")
 }
 
 func (k *keeper) registration(said string) *api.AgentServiceRegistration {

@@ -134,8 +134,11 @@ func TestTheOwnEntrySaysWhetherAClientCouldBootstrap(t *testing.T) {
 func TestAnAgentThatRefusesIsNotPestered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &fakeAgent{services: map[string]string{}, trouble: "Permission denied"}
-		registered(t, a, func() (bool, string) { return true, "" })
+		s := registered(t, a, func() (bool, string) { return true, "" })
 		time.Sleep(time.Minute)
+		if got := s.Faults(); len(got) != 1 || !strings.Contains(got[0], "kvip-127-0-0-1-9092 as it should for 1m0s now") || !strings.Contains(got[0], "Permission denied") {
+			t.Errorf("the faults that status shows: %q", got)
+		}
 		a.mu.Lock()
 		if n := len(a.asked); n < 15 || n > 61 {
 			t.Errorf("asked %d times in a minute", n)
@@ -146,6 +149,9 @@ func TestAnAgentThatRefusesIsNotPestered(t *testing.T) {
 		synctest.Wait()
 		if got := a.has(); got != passing {
 			t.Errorf("once it is well: %s", got)
+		}
+		if got := s.Faults(); len(got) != 0 {
+			t.Errorf("faults once it is well: %q", got)
 		}
 	})
 }

@@ -292,6 +292,9 @@ func (p *process) Status() admin.Status {
 	if now := p.descriptors(); now > p.poolReserve {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("the pools have grown and may hold %d descriptors, %d more than were kept for them at the start: restart, so that the limit is divided anew", now, now-p.poolReserve))
 	}
+	if p.register != nil {
+		st.Warnings = append(st.Warnings, p.register.Faults()...)
+	}
 	conditions := p.Conditions()
 	st.Reason = admin.FirstFailing(conditions)
 	st.Healthy = st.Reason == ""
