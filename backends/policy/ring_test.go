@@ -54,6 +54,13 @@ func TestRingFollowsChanges(t *testing.T) {
 	})
 }
 
+// A weight beyond those that have points of their own changes shares as well, though no point moves.
+func TestRingFollowsALargeWeight(t *testing.T) {
+	was := newRing(membersOf([]int{30, 30}), nil)
+	p := newRing(membersOf([]int{30, 90}), was)
+	within5(t, "a member whose weight is three times the other's", count(p, 2, 100_000)[1], 75_000)
+}
+
 // The search through the index finds what a search through all points does.
 func TestRingSearch(t *testing.T) {
 	r := newRing(membersOf([]int{1, 2, 3}), nil).(*ring)
