@@ -225,6 +225,9 @@ func TestEjectionsGrowToTheLongest(t *testing.T) {
 	if want := []int{30, 60, 90, 120, 150, 180, 210, 220, 220, 220, 220}; !slices.Equal(lasted, want) {
 		t.Errorf("ejections last %v s, want %v", lasted, want)
 	}
+	if got := h.o.Get("b0").Times; got != 8 {
+		t.Errorf("%d ejections are remembered, though none beyond the eighth makes one longer", got)
+	}
 }
 
 // A restart now and then is no flapping.

@@ -4,6 +4,7 @@ package probe_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -75,6 +76,28 @@ func TestRealKafka(t *testing.T) {
 	}
 	t.Run("frozen, killed, restarted", func(t *testing.T) { faults(t, k.Node(2), pool) })
 	t.Run("quiet in the brokers' logs", func(t *testing.T) { quiet(t, k.Node(0), pool) }) // BL-06
+	t.Run("fenced", func(t *testing.T) { fenced(t, k, pool) })
+}
+
+// fenced kills a broker and asks another one as if it were that one: it is what a broker says that knows itself fenced.
+func fenced(t *testing.T, k *lab.Kafka, pool func() string) {
+	gone := k.Node(1)
+	if err := gone.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := probe.Config{Addr: gone.Addr(), NodeID: gone.ID, ClusterID: pool}
+	cfg.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, k.Node(0).Addr())
+	}
+	var r probe.Result
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if r = run(t, cfg); !r.Verdict.Passed() {
+			break
+		}
+	}
+	if r.Verdict.Reason != probe.ReasonFenced {
+		t.Errorf("got %+v", r.Verdict)
+	}
 }
 
 // controller finds the address of a node's controller listener in its configuration.
