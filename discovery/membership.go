@@ -44,7 +44,8 @@ type Rules struct {
 //     rule are listed and do not fail their probes;
 //   - one that an Explicit list no longer has, or that an operator removed (SetOrders), goes at once;
 //   - a weight that an operator has given holds instead of the registry's;
-//   - whatever is said, the last member stays.
+//   - whatever is said, the last member stays, and the last that passes its probe does until another one passes: what is
+//     listed instead may be a mistake.
 //
 // It has no clock, no lock and no goroutine: every call takes the time. Watcher drives it.
 type Membership struct {
@@ -55,6 +56,7 @@ type Membership struct {
 	skipped    map[string]map[string]string // by provider, by Addr: why the last non-stale read did not take it
 	unfit      map[string]bool              // by Addr: members that went because the registry had them as unfit
 	removed    map[string]bool              // by Addr: Orders.Removed
+	spared     string                       // the Addr that may go, and stays because nobody could be used without it
 	weights    map[string]int               // by Addr: Orders.Weights
 	generation uint64
 }
@@ -232,7 +234,7 @@ func (m *Membership) decide(now time.Time) (View, bool) {
 			leaving = append(leaving, Change{Op: Removed, Instance: in, Cause: cause, Detail: detail})
 		}
 	}
-	if len(leaving) > 0 && len(leaving) == len(m.members) {
+	if m.spared = ""; len(leaving) > 0 && !m.canDoWithout(leaving) {
 		leaving = m.spareOne(leaving)
 	}
 	for _, c := range leaving {
@@ -307,10 +309,26 @@ func (m *Membership) mayGo(addr string, anyListed, spare bool) (Cause, string) {
 	return cause, detail
 }
 
-// spareOne takes the best member out of a list that would leave none: one whose probe passes, else the first.
+// canDoWithout says whether somebody is left without those that leave, and passes its probe if one of them does.
+func (m *Membership) canDoWithout(leaving []Change) bool {
+	gone, loses := map[string]bool{}, false
+	for _, c := range leaving {
+		addr := c.Instance.Addr()
+		gone[addr], loses = true, loses || m.rules.Probe(addr) == Passing
+	}
+	for addr := range m.members {
+		if !gone[addr] && (!loses || m.rules.Probe(addr) == Passing) {
+			return true
+		}
+	}
+	return false
+}
+
+// spareOne takes the best member out of a list that would leave none to use: one whose probe passes, else the first.
 func (m *Membership) spareOne(leaving []Change) []Change {
 	slices.SortFunc(leaving, func(a, b Change) int { return strings.Compare(a.Instance.Addr(), b.Instance.Addr()) })
 	spare := max(0, slices.IndexFunc(leaving, func(c Change) bool { return m.rules.Probe(c.Instance.Addr()) == Passing }))
+	m.spared = leaving[spare].Instance.Addr()
 	return slices.Delete(leaving, spare, spare+1)
 }
 
@@ -356,8 +374,10 @@ func (m *Membership) Held() []Held {
 			h.Why = "no registry has been read since the start"
 		case len(listed) == 0:
 			h.Why = "no provider lists any broker"
-		case m.removed[addr]:
+		case addr == m.spared && len(m.members) == 1:
 			h.Why = "last member"
+		case addr == m.spared:
+			h.Why = "nobody else passes the probe"
 		case h.Reads == 0:
 			h.Why = "waits for an answer of its provider"
 		}

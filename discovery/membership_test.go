@@ -99,7 +99,7 @@ func TestMembershipHoldsWhatTheRegistryTakesBack(t *testing.T) {
 			{0, update("a b c"), "a b c"}, {1, update("a"), "a c"}}},
 		{name: "failing its probe alone is no reason to go", probe: probes{"b": Failing}, steps: []step{
 			{0, update("a b"), "a b"}, {100, update("a b"), "a b"}}},
-		{name: "passing its probe delays nothing beyond the hold", probe: probes{"b": Passing}, steps: []step{
+		{name: "passing its probe delays nothing beyond the hold", probe: probes{"a": Passing, "b": Passing}, steps: []step{
 			{0, update("a b"), "a b"}, {1, update("a"), "a b"}, {61, update("a"), "a"}}},
 		{name: "critical goes at once while half of the pool is well", steps: []step{
 			{0, update("a b c"), "a b c"}, {1, unfit(update("a b"), "critical", "c"), "a b"}, {2, update("a b c"), "a b c"}}},
@@ -160,6 +160,35 @@ func TestMembershipFollowsAProbeThatFailsWhileHeld(t *testing.T) {
 	v, ok := m.Tick(at(2))
 	if !ok || hosts(v.Members) != "a" || v.Changes[0].Cause != CauseFailed {
 		t.Fatalf("got %v, %q, %v; want b gone as %s", ok, hosts(v.Members), v.Changes, CauseFailed)
+	}
+}
+
+// However it is that brokers go, by a registry's hold, an operator's list or command, one that passes its probe stays for as
+// long as nobody else does: those that are listed instead may be a mistake.
+func TestMembershipKeepsTheLastThatPassesItsProbe(t *testing.T) {
+	for name, goes := range map[string]func(m *Membership){
+		"by the hold":           func(m *Membership) { m.Apply(update("c d"), at(1)); m.Apply(update("c d"), at(61)) },
+		"by an operator's list": func(m *Membership) { m.Apply(explicit(update("c d")), at(1)) },
+		"in maintenance":        func(m *Membership) { m.Apply(unfit(update("c d"), Maintenance, "a b"), at(1)) },
+		"by operators' commands": func(m *Membership) {
+			m.Apply(update("a b c d"), at(1))
+			m.SetOrders(Orders{Removed: []string{"a:9092", "b:9092"}}, at(2))
+		},
+	} {
+		probe := probes{"a": Failing, "b": Passing, "c": Failing}
+		m := NewMembership(Rules{Providers: []string{"reg"}, Probe: probe.of})
+		m.Apply(explicit(update("a b")), at(0))
+		goes(m)
+		if got := hosts(m.Members()); got != "b c d" {
+			t.Fatalf("%s: %q", name, got)
+		}
+		if h := m.Held(); len(h) != 1 || h[0].Addr != "b:9092" || h[0].Why != "nobody else passes the probe" {
+			t.Errorf("%s: held %+v", name, h)
+		}
+		probe["d"] = Passing
+		if v, ok := m.Tick(at(70)); !ok || hosts(v.Members) != "c d" {
+			t.Errorf("%s: %q once another one passes", name, hosts(m.Members()))
+		}
 	}
 }
 
