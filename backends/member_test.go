@@ -80,6 +80,20 @@ func TestWhoseTablesCount(t *testing.T) {
 	}
 }
 
+// A member that the snapshot does not list may get forwards, and heads no list of brokers that lacks it.
+func TestOnlyListedBrokersHeadLists(t *testing.T) {
+	p, err := newPool(Config{Name: "orders", ClusterID: "A"}, []discovery.Provider{newRegistry()}, nil, nil, parts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := p.writer
+	w.cur = started(t).cur // lists 0, 1, 2
+	w.sorted = []*member{{addr: "listed", nodeID: 1, state: Serving}, {addr: "not listed", nodeID: 7, state: Serving}, {addr: "out", nodeID: 2, state: Ejected}}
+	if heads := w.listedHeads(); len(heads) != 1 || heads[0].NodeID != 1 {
+		t.Errorf("heads %+v, want node 1", heads)
+	}
+}
+
 // A broker that is not known to be of this cluster says nothing about it.
 func TestTablesOfForeignBrokersAreNotTaken(t *testing.T) {
 	table := &snapshot.APIs{}
