@@ -29,6 +29,7 @@ var hints = map[healthcheck.Reason]string{
 	probe.ReasonController:   "this is a KRaft controller: register the brokers' listener for clients",
 	probe.ReasonNoBrokers:    "a broker that is starting answers so for some seconds",
 	probe.ReasonWrongCluster: "this address belongs to another cluster now, or the pool does",
+	probe.ReasonFenced:       "the cluster has fenced it: starting, or cut off from the controller; its log says which",
 	probe.ReasonNotListed:    "register it under an address of its advertised.listeners, or give its node id (meta node_id)",
 	probe.ReasonWrongNode:    "the registry's meta node_id is not the broker's",
 }
