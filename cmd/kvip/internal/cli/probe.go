@@ -34,6 +34,14 @@ var hints = map[healthcheck.Reason]string{
 	probe.ReasonWrongNode:    "the registry's meta node_id is not the broker's",
 }
 
+// hint says what to look at after a failure.
+func hint(r probe.Result) string {
+	if r.Verdict.Reason == probe.ReasonTimeout && len(r.Steps) > 0 && r.Steps[len(r.Steps)-1].Name == "connect" {
+		return "nothing answers at that address: is the machine up, the address right, and no firewall between?"
+	}
+	return hints[r.Verdict.Reason]
+}
+
 // Run probes once and prints each step with its time.
 func (c *probeCommand) Run(s streams) error {
 	p, err := probe.New(probe.Config{
@@ -57,11 +65,7 @@ func (c *probeCommand) Run(s streams) error {
 		fmt.Fprintf(s.out, "%-14s %-14s %8.2f ms  %s\n", step.Name, outcome, float64(step.Took.Microseconds())/1000, step.Detail)
 	}
 	if !result.Verdict.Passed() {
-		hint := hints[result.Verdict.Reason]
-		if last := result.Steps[len(result.Steps)-1]; result.Verdict.Reason == probe.ReasonTimeout && last.Name == "connect" {
-			hint = "nothing answers at that address: is the machine up, the address right, and no firewall between?"
-		}
-		if hint != "" {
+		if hint := hint(result); hint != "" {
 			fmt.Fprintln(s.out, "hint: "+hint)
 		}
 		return fmt.Errorf("%s fails: %s: %s", c.Broker, result.Verdict.Reason, result.Verdict.Detail)
