@@ -155,22 +155,24 @@ func (w *writer) observedProbe(e healthcheck.Event) string {
 // wanted says of which brokers the tables have to be learnt before a view that lists them is used.
 type wanted struct {
 	p *Pool
-	// have are node ids whose table is known, or that need not be asked; registered are the addresses of
-	// members by what a list may call them.
-	have       map[int32]bool
+	// have are node ids whose table is known, or that need not be asked; had are those whose last table may be over.
+	have, had map[int32]bool
+	// registered are the addresses of members by what a list may call them.
 	registered map[string]string
 	byID       map[int32]string
 }
 
 // wanted is what a round needs to know of the members.
 func (w *writer) wanted() wanted {
-	x := wanted{p: w.p, have: map[int32]bool{}, registered: map[string]string{}, byID: map[int32]string{}}
+	x := wanted{p: w.p, have: map[int32]bool{}, had: map[int32]bool{}, registered: map[string]string{}, byID: map[int32]string{}}
 	for _, m := range w.sorted {
 		switch {
 		case w.cur == nil && m.health != healthcheck.Unknown: // at the start those that are down have just been asked
 			x.have[m.nodeID] = true
-		case m.apis != nil && m.health == healthcheck.Up && m.verdict.Passed(): // one that was away may be another version now
+		case m.apis != nil && m.health == healthcheck.Up && m.verdict.Passed():
 			x.have[m.nodeID] = true
+		case m.apis != nil: // one that was away may be another version now
+			x.had[m.nodeID] = true
 		}
 		x.registered[strings.ToLower(m.addr)] = m.addr
 		if m.nodeID >= 0 {
@@ -186,9 +188,9 @@ func (w *writer) wanted() wanted {
 }
 
 // learn asks the brokers that next lists and cur does not for their tables, as far as they may be dialled and answer
-// soon: the pool's ApiVersions has to be true of them before clients hear of them (clients.md R8). silent are those that
-// did not.
-func (x wanted) learn(ctx context.Context, cur, next *snapshot.Snapshot) (tables map[int32]*snapshot.APIs, silent []string) {
+// soon: the pool's ApiVersions has to be true of them before clients hear of them (clients.md R8). strange and known are
+// those that did not, of whom nothing or the last table is known.
+func (x wanted) learn(ctx context.Context, cur, next *snapshot.Snapshot) (tables map[int32]*snapshot.APIs, strange, known []string) {
 	ctx, cancel := context.WithTimeout(ctx, 2*x.p.cfg.Health.Timeout)
 	defer cancel()
 	var mu sync.Mutex
@@ -210,16 +212,19 @@ func (x wanted) learn(ctx context.Context, cur, next *snapshot.Snapshot) (tables
 			r := prober.Run(one)
 			mu.Lock()
 			defer mu.Unlock()
-			if r.Verdict.Passed() && r.APIs != nil {
+			switch addr := hostPort(b.Host, b.Port); {
+			case r.Verdict.Passed() && r.APIs != nil:
 				tables[b.NodeID] = r.APIs
-			} else {
-				silent = append(silent, hostPort(b.Host, b.Port))
+			case x.had[b.NodeID]:
+				known = append(known, addr)
+			default:
+				strange = append(strange, addr)
 			}
 			return nil
 		})
 	}
 	_ = g.Wait()
-	return tables, silent
+	return tables, strange, known
 }
 
 // prober returns the probe of a listed broker, nil when it may not be dialled.

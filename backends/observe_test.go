@@ -245,3 +245,30 @@ func TestABrokerThatComesBackOlder(t *testing.T) {
 		})
 	}
 }
+
+// One that comes back and cannot be reached keeps clients from what else is new for a second or so: most likely it is what
+// it was.
+func TestABrokerThatComesBackSilentIsHandedOutSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.cluster("A", three)
+		w.up(Config{}, three...)
+		if err := c.RemoveNode(1); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 10*time.Second, "it is down", func() bool {
+			return strings.HasPrefix(w.states()[addr(9093)], "down") && !slices.Contains(w.brokers(), 1)
+		})
+		w.mu.Lock()
+		w.spoil = map[string]func(net.Conn) net.Conn{addr(9093): func(c net.Conn) net.Conn { return deaf{c} }}
+		w.mu.Unlock()
+		if _, _, err := c.AddNode(1, 9093); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		eventually(t, 10*time.Second, "it is handed out", func() bool { return slices.Contains(w.brokers(), 1) })
+		if took := time.Since(began); took > 2500*time.Millisecond {
+			t.Errorf("handed out after %v", took)
+		}
+	})
+}

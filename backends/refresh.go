@@ -40,7 +40,8 @@ type refreshState struct {
 
 // unlearntFor is how long views are held back that list a new broker which does not tell its versions. A broker is
 // listed some moments before it answers; one that kvip cannot reach must not keep clients from what else is new.
-const unlearntFor = 5 * time.Second
+// For one that comes back, and is most likely what it was, that is returnFor.
+const unlearntFor, returnFor = 5 * time.Second, time.Second
 
 // startRefresh starts the next round if it is due and nothing is under way; otherwise it says how long to wait for it,
 // or that it is some event that has to be waited for.
@@ -66,14 +67,17 @@ func (w *writer) startRefresh(ctx context.Context) (wait time.Duration, due bool
 		timeout: w.askTimeout(),
 	}
 	wanted := w.wanted()
-	mayHold := w.cur != nil && (r.unlearnt.IsZero() || time.Since(r.unlearnt) < unlearntFor)
+	held := time.Duration(0)
+	if !r.unlearnt.IsZero() {
+		held = time.Since(r.unlearnt)
+	}
 	w.wg.Go(func() {
 		o := r.asker.round(ctx, plan)
 		if o.accepted != nil {
-			var silent []string
-			o.tables, silent = wanted.learn(ctx, plan.cur, o.accepted)
-			if len(silent) > 0 && mayHold {
-				o.hold(silent)
+			var strange, known []string
+			o.tables, strange, known = wanted.learn(ctx, plan.cur, o.accepted)
+			if plan.cur != nil && (len(strange) > 0 && held < unlearntFor || len(known) > 0 && held < returnFor) {
+				o.hold(append(strange, known...))
 			}
 		}
 		w.post(o)
