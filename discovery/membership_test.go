@@ -342,7 +342,8 @@ func TestMembershipSaysWhichReadItWaitsFor(t *testing.T) {
 }
 
 // Whatever providers, probes and operators say in whatever order, a view is whole, differs from the one before by what
-// its changes name, is never empty, and has all that is listed and not removed by an operator.
+// its changes name, is never empty, has all that is listed and not removed by an operator, and somebody who passes the probe
+// if the one before had. Once all agree, the members are what is listed two holds later.
 func TestMembershipHoldsTogetherInAnyOrderOfEvents(t *testing.T) {
 	names := rapid.SliceOfNDistinct(rapid.SampledFrom(strings.Fields("a b c d e")), 0, 5, rapid.ID)
 	rapid.Check(t, func(t *rapid.T) {
@@ -352,6 +353,15 @@ func TestMembershipHoldsTogetherInAnyOrderOfEvents(t *testing.T) {
 		have := map[string]bool{}
 		check := func(v View, changed bool) {
 			got := hosts(m.Members())
+			passes := func() bool {
+				return slices.ContainsFunc(slices.Collect(maps.Keys(have)), func(h string) bool { return probe[h] == Passing })
+			}
+			passed := passes()
+			defer func() {
+				if passed && !passes() {
+					t.Fatalf("members %q: nobody who passes is left", got)
+				}
+			}()
 			for _, c := range v.Changes {
 				if in := have[c.Instance.Host]; in == (c.Op == Added) {
 					t.Fatalf("change %v to members %v", c, have)
@@ -406,5 +416,20 @@ func TestMembershipHoldsTogetherInAnyOrderOfEvents(t *testing.T) {
 			},
 			"time": func(t *rapid.T) { now += rapid.IntRange(1, 90).Draw(t, "seconds") },
 		})
+		for _, h := range strings.Fields("a b c d e") {
+			probe[h] = Passing
+		}
+		dead = ""
+		check(m.SetOrders(Orders{}, at(now)))
+		for range 3 {
+			for p, lists := range map[string]string{"p": "a b", "q": "b c"} {
+				listed[p] = lists
+				check(m.Apply(from(p, update(lists)), at(now)))
+			}
+			now += 60
+		}
+		if got := hosts(m.Members()); got != "a b c" {
+			t.Fatalf("members %q in the end", got)
+		}
 	})
 }
