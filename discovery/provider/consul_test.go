@@ -196,7 +196,7 @@ func TestConsulBehindNewConnections(t *testing.T) {
 	server := httptest.NewUnstartedServer(f)
 	server.Config.SetKeepAlivesEnabled(false)
 	server.Start()
-	defer server.Close()
+	t.Cleanup(server.Close) // after the provider, whose read it would wait for
 	rec := run(t, &ConsulConfig{Service: "kafka"}, Deps{Consul: ConsulSettings{Address: server.URL}})
 	await(t, rec, "the first list", is("a:1"))
 	begun := time.Now()

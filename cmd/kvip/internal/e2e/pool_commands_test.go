@@ -59,6 +59,17 @@ func (g *gateway) pool(t *testing.T, action string, args ...string) string {
 	return string(out)
 }
 
+// again starts a gateway that has ended with the same configuration, and waits until it is ready.
+func (g *gateway) again(t *testing.T) {
+	t.Helper()
+	var err error
+	g.Process, err = lab.StartProcess(lab.ProcessConfig{Name: "kvip", Path: kvipBinary, Args: []string{"serve", "-c", filepath.Join(g.dir, "kvip.yaml")}, LogPath: filepath.Join(g.dir, "kvip-2.log")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.waitReady(t)
+}
+
 func TestAPoolIsChangedByCommandsUnderBootstraps(t *testing.T) {
 	ctx := within(t, 5*time.Minute)
 	k, err := lab.StartKafka(ctx, lab.KafkaConfig{Nodes: 4})
@@ -141,6 +152,36 @@ func TestAPoolIsChangedByCommandsUnderBootstraps(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "client 10.1.2.3 at pool orders") {
 		t.Errorf("explain: %v\n%s", err, out)
 	}
+	// A start without Consul has the members and the orders of the last run, and says that Consul does not answer.
+	g.pool(t, "drain", b(0))
+	eventually(t, 3*time.Second, "the first drains", func() bool { return g.members(t)[b(0)] == "draining 0" })
+	if err := consul.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(g.Pid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-g.Exited()
+	g.again(t)
+	eventually(t, 5*time.Second, "the three of the last run, one of them drained", func() bool {
+		m := g.members(t)
+		return m[b(0)] == "draining 0" && m[b(1)] == "serving 1" && m[b(2)] == "serving 1" && len(m) == 3
+	})
+	eventually(t, 5*time.Second, "Consul's silence is said", func() bool {
+		var s struct {
+			Pools []struct {
+				Discovery []struct {
+					Provider  string
+					LastError string `json:"last_error"`
+				}
+				Held []struct{ Why string }
+			}
+		}
+		g.statusz(t, &s)
+		p := s.Pools[0]
+		return len(p.Discovery) == 2 && p.Discovery[0].LastError != "" && p.Discovery[1].LastError != "" && len(p.Held) == 3 &&
+			p.Held[0].Why == "no registry has been read since the start"
+	})
 	// The cluster's own list needs no registry.
 	own := start(t, nil, settings{discovery: fmt.Sprintf("{type: kafka, seeds: [%q]}", b(0))})
 	eventually(t, 10*time.Second, "all four brokers serve", func() bool {
@@ -282,12 +323,7 @@ func TestAnEmptyRestartOfConsulAndTheGatewaysOwnEntry(t *testing.T) {
 	if err := g.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	var err error
-	g.Process, err = lab.StartProcess(lab.ProcessConfig{Name: "kvip", Path: kvipBinary, Args: []string{"serve", "-c", filepath.Join(g.dir, "kvip.yaml")}, LogPath: filepath.Join(g.dir, "kvip-2.log")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.waitReady(t)
+	g.again(t)
 	if got := listed("one entry after the crash", 5*time.Second); got != id {
 		t.Errorf("as %s, before as %s", got, id)
 	}
