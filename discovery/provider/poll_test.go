@@ -1,11 +1,13 @@
 package provider
 
 import (
+	"context"
 	"errors"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -271,6 +273,39 @@ func TestZookeeperReadsEveryVersionOfANode(t *testing.T) {
 	if _, reason := z.instance("x", "{}"); reason != "bad_id" {
 		t.Errorf("a node that is no id: %q", reason)
 	}
+}
+
+// A seed that takes all of the time is asked last the next time.
+func TestKafkaComesToEverySeed(t *testing.T) {
+	slow, good := startFakeKafka(t), startFakeKafka(t)
+	slow.set(func() { slow.state = "hang" })
+	k := &kafka{Deps: Deps{Name: "kafka"}, seeds: []string{slow.Addr().String(), good.Addr().String()}}
+	for _, want := range []string{"", "a:1 b:2"} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		u, err := k.read(ctx)
+		cancel()
+		if addrs(u) != want || (err != nil) != (want == "") {
+			t.Errorf("%q, %v, want %q", addrs(u), err, want)
+		}
+	}
+}
+
+// A registry that never answers is given up after a time, said to, and asked again.
+func TestPollsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &poller{again: newAgain(), Deps: Deps{Name: "dns"}.withDefaults("dns"), interval: defaultPoll, read: func(ctx context.Context) (discovery.Update, error) {
+			<-ctx.Done()
+			return discovery.Update{}, ctx.Err()
+		}}
+		rec, stop := started(p)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		_, _ = stop()
+		all := rec.all()
+		if n := len(all); n < 8 || n > 12 || all[0].Err == nil || !strings.Contains(all[0].Err.Error(), "no answer within 5s") {
+			t.Errorf("%d answers in a minute, the first %+v", n, all[0])
+		}
+	})
 }
 
 // The poll's pause after a failure is short, and ends when somebody asks.
