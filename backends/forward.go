@@ -267,18 +267,29 @@ func (v *view) choose(r *forward.Request, tried []target) (target, bool) {
 	}
 	// The policy, asked for other clients, spreads what a broker leaves behind over the others.
 	const picks, another = 8, 0x9e3779b97f4a7c15
-	for n := range uint64(picks) {
-		if i := v.picker.Pick(r.Client + (n+1)*another); i >= 0 && v.targets[i].mayFollow(tried, false) {
-			return v.targets[i], true
+	for _, sameRack := range []bool{false, true} {
+		for n := range uint64(picks) {
+			if i := v.picker.Pick(r.Client + (n+1)*another); i >= 0 && v.targets[i].mayFollow(tried, sameRack) {
+				return v.targets[i], true
+			}
+		}
+		if t, ok := following(v.targets, first, tried, sameRack); ok {
+			return t, true
 		}
 	}
-	for _, from := range [][]target{v.targets, v.reserve} {
-		for _, sameRack := range []bool{false, true} {
-			for i := range from {
-				if t := from[(first+i)%len(from)]; t.mayFollow(tried, sameRack) {
-					return t, true
-				}
-			}
+	for _, sameRack := range []bool{false, true} {
+		if t, ok := following(v.reserve, first, tried, sameRack); ok {
+			return t, true
+		}
+	}
+	return target{}, false
+}
+
+// following is the first that may follow, from one place on.
+func following(from []target, first int, tried []target, sameRack bool) (target, bool) {
+	for i := range from {
+		if t := from[(first+i)%len(from)]; t.mayFollow(tried, sameRack) {
+			return t, true
 		}
 	}
 	return target{}, false

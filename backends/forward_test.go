@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kvip/kvip/backends/policy"
 	"github.com/kvip/kvip/backends/upstream"
 	"github.com/kvip/kvip/protocol/forward"
 )
@@ -208,6 +209,31 @@ func TestForwards(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a broker leaves behind goes to all others, in a pool of one rack too, and to one on trial no more than its part.
+func TestRetriesAreSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSwitchboard(t, 4, &fakeBroker{name: "b0", refuses: true}, &fakeBroker{name: "b1"}, &fakeBroker{name: "b2"}, &fakeBroker{name: "b3"})
+		var members []policy.Member
+		for _, target := range s.v.targets {
+			members = append(members, policy.Member{Addr: target.addr, Weight: 1})
+		}
+		members[3].Part = new(atomic.Int32)
+		members[3].Part.Store(100)
+		s.v.picker = policy.Build("ring", members, policy.Options{}, nil)
+		for i := range 600 {
+			client := func(r *forward.Request) { r.Client = uint64(i) * 0x9e3779b97f4a7c15 }
+			if r := <-s.send(7, read, stickTo("b0"), client).done; r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		for name, want := range map[string][2]int32{"b1": {220, 360}, "b2": {220, 360}, "b3": {1, 60}} {
+			if n := s.brokers[name].requests.Load(); n < want[0] || n > want[1] {
+				t.Errorf("%s got %d of 600 retries, want %d to %d", name, n, want[0], want[1])
+			}
+		}
+	})
 }
 
 // A forward that fails for the network's reasons asks for a probe: nothing that a client's bytes cause does.
