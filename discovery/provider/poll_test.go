@@ -3,13 +3,16 @@ package provider
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -96,6 +99,32 @@ func TestFileBelievesOnlyWholeFiles(t *testing.T) {
 	if u := await(t, rec, "renamed", is("a:1 d:4")); !u.Explicit {
 		t.Error("a file that was renamed is not")
 	}
+}
+
+// A file that is being written is read once it has stopped changing, however good its first lines are.
+func TestFileWaitsUntilItIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := brokersFile(t)
+		replace(t, path, "- a:1\n")
+		var writing sync.WaitGroup
+		writing.Go(func() {
+			for i := range 4 {
+				time.Sleep(fileSettle * 2 / 3)
+				w, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+				if err == nil {
+					_, err = fmt.Fprintf(w, "- b%d:1\n", i)
+				}
+				if err := errors.Join(err, w.Close()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		f := &file{Deps: Deps{}.withDefaults("file"), path: path}
+		if changed, err := f.read(t.Context(), &fsnotify.Watcher{}); !changed || err != nil || len(f.list) != 5 {
+			t.Errorf("changed %v, %v, %v: want all five", changed, err, f.list)
+		}
+		writing.Wait()
+	})
 }
 
 // What stands where the file should be, and how one file takes the place of another.
