@@ -146,13 +146,9 @@ func (o *consulOrders) load() (*discovery.Orders, time.Time) {
 	if o.file == "" {
 		return nil, time.Time{}
 	}
-	b, err := os.ReadFile(o.file)
+	info, b, err := readBounded(o.file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, time.Time{}
-	}
-	var info os.FileInfo
-	if err == nil {
-		info, err = os.Stat(o.file)
 	}
 	var s savedOrders
 	if err == nil {
@@ -174,7 +170,7 @@ func (o *consulOrders) save(at time.Time) {
 	}
 	b, err := json.MarshalIndent(savedOrders{Pool: o.pool, Removed: o.last.Removed, Weights: o.last.Weights}, "", "  ")
 	if err == nil {
-		if was, readErr := os.ReadFile(o.file); readErr != nil || !bytes.Equal(was, b) {
+		if _, was, readErr := readBounded(o.file); readErr != nil || !bytes.Equal(was, b) {
 			err = renameio.WriteFile(o.file, b, 0o640)
 		}
 	}

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvip/kvip/discovery"
 )
@@ -104,13 +106,17 @@ func TestOrdersHoldThroughWhatGoesWrong(t *testing.T) {
 // Orders on disk that are another pool's, or no orders, hold nobody up and count for nothing.
 func TestOrdersOnDiskThatCannotBeUsed(t *testing.T) {
 	for name, text := range map[string]string{
-		"another pool's": `{"pool": "payments", "removed": ["a:1"]}`, "cut short": `{"pool": "orders", "removed": ["a`, "empty": "",
+		"another pool's": `{"pool": "payments", "removed": ["a:1"]}`, "cut short": `{"pool": "orders", "removed": ["a`, "empty": "", "a pipe": "",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFakeConsul()
 			f.kv = map[string]string{"kvip/pools/orders/members/b:2": `{"removed": true}`}
 			file := filepath.Join(t.TempDir(), "orders.json")
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			err := os.WriteFile(file, []byte(text), 0o600)
+			if name == "a pipe" {
+				err = errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600))
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 			p, err := NewConsulOrders("orders", file, Deps{Transport: f})
