@@ -216,19 +216,26 @@ func TestABrokerThatLeavesTheRegistryCountsWhileTheClusterListsIt(t *testing.T) 
 	})
 }
 
+// withOneAway is a pool of three brokers of which node 1 has died, and been given up by the cluster.
+func withOneAway(t *testing.T) (*world, *kfake.Cluster) {
+	t.Helper()
+	w := newWorld(t)
+	c := w.cluster("A", three)
+	w.up(Config{}, three...)
+	if err := c.RemoveNode(1); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "it is down", func() bool {
+		return strings.HasPrefix(w.states()[addr(9093)], "down") && !slices.Contains(w.brokers(), 1)
+	})
+	return w, c
+}
+
 // A broker that comes back as an older version, at the address that it had, is a broker with less: its last table is over.
 func TestABrokerThatComesBackOlder(t *testing.T) {
 	for seed := range 20 {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
-			c := w.cluster("A", three)
-			w.up(Config{}, three...)
-			if err := c.RemoveNode(1); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, 10*time.Second, "it is down", func() bool {
-				return strings.HasPrefix(w.states()[addr(9093)], "down") && !slices.Contains(w.brokers(), 1)
-			})
+			w, c := withOneAway(t)
 			time.Sleep(time.Duration(seed) * 50 * time.Millisecond)
 			lie(c, 18, []int32{1}, oldTable)
 			before := len(w.built())
@@ -250,15 +257,7 @@ func TestABrokerThatComesBackOlder(t *testing.T) {
 // it was.
 func TestABrokerThatComesBackSilentIsHandedOutSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		c := w.cluster("A", three)
-		w.up(Config{}, three...)
-		if err := c.RemoveNode(1); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, 10*time.Second, "it is down", func() bool {
-			return strings.HasPrefix(w.states()[addr(9093)], "down") && !slices.Contains(w.brokers(), 1)
-		})
+		w, c := withOneAway(t)
 		w.mu.Lock()
 		w.spoil = map[string]func(net.Conn) net.Conn{addr(9093): func(c net.Conn) net.Conn { return deaf{c} }}
 		w.mu.Unlock()

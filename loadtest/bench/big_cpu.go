@@ -57,11 +57,11 @@ func bigCPU(ctx context.Context, r *bigRun) error {
 	// Refreshes go on whatever clients do; where answers take milliseconds they are a part of the sum.
 	var idle []float64
 	for range r.o.Rounds {
-		i, err := idleCPU(ctx, kvip.pid)
+		used, err := cores(ctx, time.Second, kvip.target)
 		if err != nil {
 			return err
 		}
-		idle = append(idle, i)
+		idle = append(idle, used...)
 	}
 	r.say("kvip without clients", "% of a core", 0, times(idle, 100)...)
 	own := pluck(cells["all kvip"], func(c cell) float64 { return c.CPUMicros - spreadOf(idle).Median*1e6/c.Rate })
@@ -137,25 +137,18 @@ func bigRefresh(ctx context.Context, r *bigRun) error {
 
 // alone measures a kvip that has no clients for a while: the share of a core that it uses, and the views a second that it
 // accepts.
-func (g *gateway) alone(ctx context.Context) (cores, views float64, err error) {
+func (g *gateway) alone(ctx context.Context) (used, views float64, err error) {
 	const during = 4 * time.Second
 	before, err := g.generation(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	from, err := cputime.Of(g.pid)
-	if err == nil {
-		err = pause(ctx, during)
-	}
-	if err != nil {
-		return 0, 0, err
-	}
-	to, err := cputime.Of(g.pid)
+	all, err := cores(ctx, during, g.target)
 	if err != nil {
 		return 0, 0, err
 	}
 	after, err := g.generation(ctx)
-	return (to - from).Seconds() / during.Seconds(), (after - before) / during.Seconds(), err
+	return all[0], (after - before) / during.Seconds(), err
 }
 
 // families are versions of Metadata of which each encodes topics in a way of its own.
@@ -286,11 +279,9 @@ func (r *bigRun) readers(ctx context.Context, args []string, answers int, target
 		return nil, err
 	}
 	cpu := make([][]float64, len(targets))
-	idle := make([]float64, len(targets))
-	for i, t := range targets {
-		if idle[i], err = idleCPU(ctx, t.pid); err != nil {
-			return nil, err
-		}
+	idle, err := cores(ctx, time.Second, targets...)
+	if err != nil {
+		return nil, err
 	}
 	for round := range r.o.Rounds + 1 {
 		for i, t := range targets {
@@ -353,7 +344,7 @@ func bigBrokers(ctx context.Context, r *bigRun) error {
 	r.say("one topic, 3 brokers", "us", 0, cpu[1]...)
 	r.say("one topic, 2,000 brokers / 3 brokers", "", 0, over(cpu[0], cpu[1])...)
 	r.say("one topic, 2,000 brokers, kvip / floor", "", 0, over(cpu[0], cpu[2])...)
-	idle, err := idleCPU(ctx, wide.pid)
+	idle, err := cores(ctx, time.Second, wide.target)
 	if err != nil {
 		return err
 	}
@@ -361,7 +352,7 @@ func bigBrokers(ctx context.Context, r *bigRun) error {
 	if err != nil {
 		return err
 	}
-	r.say("2,000 brokers: CPU without clients", "% of a core", 0, idle*100)
+	r.say("2,000 brokers: CPU without clients", "% of a core", 0, times(idle, 100)...)
 	r.say("2,000 brokers: resident", "MiB", 0, rss/(1<<20))
 	return nil
 }

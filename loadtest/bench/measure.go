@@ -38,26 +38,38 @@ func measure(ctx context.Context, o options, ops []operation, s *stand, out io.W
 // withoutLoad is what each target uses without clients, in cores: after the rounds, when a broker has its start behind it and
 // all have what the load has left to do.
 func withoutLoad(ctx context.Context, targets []target) (map[string]float64, error) {
-	const settle, during = 2 * time.Second, 5 * time.Second
-	if err := pause(ctx, settle); err != nil {
+	if err := pause(ctx, 2*time.Second); err != nil {
 		return nil, err
 	}
+	used, err := cores(ctx, 5*time.Second, targets...)
+	if err != nil {
+		return nil, err
+	}
+	idle := map[string]float64{}
+	for i, t := range targets {
+		idle[t.name] = used[i]
+	}
+	return idle, nil
+}
+
+// cores is what targets use for a while, in cores.
+func cores(ctx context.Context, d time.Duration, targets ...target) ([]float64, error) {
 	from, err := clocks(targets...)
 	if err != nil {
 		return nil, err
 	}
-	if err := pause(ctx, during); err != nil {
+	if err := pause(ctx, d); err != nil {
 		return nil, err
 	}
 	to, err := clocks(targets...)
 	if err != nil {
 		return nil, err
 	}
-	idle := map[string]float64{}
-	for i, t := range targets {
-		idle[t.name] = (to[i] - from[i]).Seconds() / during.Seconds()
+	used := make([]float64, len(targets))
+	for i := range targets {
+		used[i] = (to[i] - from[i]).Seconds() / d.Seconds()
 	}
-	return idle, nil
+	return used, nil
 }
 
 // clocks are the targets' CPU clocks.
@@ -115,18 +127,4 @@ func loadCell(ctx context.Context, operation string, t target, cfg scenario.Conf
 
 		LagP99Micros: float64(result.Stages[record.Lag].ValueAtPercentile(99)) / 1e3,
 	}, nil
-}
-
-// idleCPU is what a target uses without load, in cores.
-func idleCPU(ctx context.Context, pid int) (float64, error) {
-	const during = time.Second
-	from, err := cputime.Of(pid)
-	if err != nil {
-		return 0, err
-	}
-	if err := pause(ctx, during); err != nil {
-		return 0, err
-	}
-	to, err := cputime.Of(pid)
-	return (to - from).Seconds() / during.Seconds(), err
 }

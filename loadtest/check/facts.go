@@ -15,10 +15,10 @@ type fact struct{ of, is string }
 // changing is what is said of a thing while it moves from one broker to another: something between two answers.
 const changing = "changing"
 
+var noCoordinatorYet = []string{coordinatorError(coordinatorLoading), coordinatorError(coordinatorNotAvailable)}
+
 // passing says that a fact is one of the moments while a group's coordinator moves.
-func (f fact) passing() bool {
-	return f.is == coordinatorError(coordinatorLoading) || f.is == coordinatorError(coordinatorNotAvailable)
-}
+func (f fact) passing() bool { return slices.Contains(noCoordinatorYet, f.is) }
 
 func (f fact) String() string { return f.of + ": " + f.is }
 
